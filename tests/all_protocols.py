@@ -42,6 +42,19 @@ def _margins_of_numbers(n_parts=3):
     return [(X, y, None, None, 10 * X[:, 0]) for X, y in _numbers(n_parts)]
 
 
+def _times(n_parts=3):
+    """Return rows with times: known ones, and ones that are only known to be later or earlier."""
+    return [
+        (
+            X,
+            np.exp(
+                np.column_stack([np.where(X[:, 1] < 0, -np.inf, y), np.where(y > 1, np.inf, y)])
+            ),
+        )
+        for X, y in ((X, X[:, 0] / 2) for X in _blobs(n_parts))
+    ]
+
+
 def _numbers(n_parts=3):
     return [(X, X[:, 0] + X[:, 1]) for X in _blobs(n_parts)]
 
@@ -151,7 +164,13 @@ OPTIONS = {
         CONSTRAINED,
         {"method": "histogram", "eval_metric": ["auc", "aucpr"]} | HELD_OUT,
     ),
-    "xgb-regressor": ({"method": "top_splits"}, {"eval_metric": "mape"} | HELD_OUT),
+    "xgb-regressor": (
+        {"method": "top_splits"},
+        {"eval_metric": "mape"} | HELD_OUT,
+        {"objective": "reg:quantileerror", "quantile_alpha": [0.25, 0.75]} | HELD_OUT,
+        {"objective": "reg:absoluteerror", "method": "union"},
+        {"objective": "reg:expectileerror", "expectile_alpha": [0.25, 0.75]},
+    ),
 }
 # What each protocol needs for sums that are masked, and for sums that have noise.
 NEEDED = {
@@ -192,13 +211,13 @@ WEIGHTED = {
     "gaussian-mixture": EM,
     "summary": {"quantiles": (), "bounds": [[-3, -3], [7, 7]], "max_weight": 2.0},
 }
-# Protocols of which rows may have base margins: their options, and the parts.
-MARGINS = {
+# Options that need parts of their own: rows with base margins, and limits of times.
+OTHER_PARTS = {
     "xgboost": (
         ({}, _margins),
         ({"method": "histogram", "objective": "multi:softprob"}, _margins_of_classes),
     ),
-    "xgb-regressor": (({}, _margins_of_numbers),),
+    "xgb-regressor": (({}, _margins_of_numbers), ({"objective": "survival:aft"}, _times)),
 }
 
 
@@ -213,8 +232,8 @@ def _cases():
             yield f"{name}, masked", (name, parameters | masked | MASKED, parts)
             yield f"{name}, noisy", (name, parameters | noisy | NOISY, parts)
             yield f"{name}, masked and noisy", (name, parameters | noisy | NOISY | MASKED, parts)
-        for i, (more, with_margins) in enumerate(MARGINS.get(name, ())):
-            yield f"{name}, margins {i}", (name, parameters | more, with_margins)
+        for i, (more, other_parts) in enumerate(OTHER_PARTS.get(name, ())):
+            yield f"{name}, parts {i}", (name, parameters | more, other_parts)
         if name in WEIGHTED:
             weighted, limit = parameters | WEIGHTED[name], {"max_weight": 2.0}
             yield f"{name}, weights", (name, weighted, _weighted)

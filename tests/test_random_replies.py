@@ -114,6 +114,15 @@ OTHERS = {
     "xgb-regressor, logistic": FederatedXGBRegressor(
         **TREES, objective="reg:logistic", method="union"
     ),
+    "xgb-regressor, absolute error": FederatedXGBRegressor(
+        **TREES, objective="reg:absoluteerror", method="top_splits"
+    ),
+    "xgb-regressor, quantiles": FederatedXGBRegressor(
+        **TREES, objective="reg:quantileerror", quantile_alpha=[0.3, 0.6]
+    ),
+    "xgb-regressor, expectiles": FederatedXGBRegressor(
+        **TREES, objective="reg:expectileerror", expectile_alpha=[0.3, 0.6], method="union"
+    ),
     "xgb-regressor, categories": FederatedXGBRegressor(**TREES, max_bin=8, max_cat_to_onehot=2),
     "summary of a table": FederatedSummary(
         quantiles=[0.5], rank_error=0.2, n_bins=3, max_categories=9

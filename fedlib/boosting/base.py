@@ -28,7 +28,7 @@ from fedlib.boosting.data import (
 from fedlib.boosting.explained import Explained
 from fedlib.boosting.export import Exported, from_booster
 from fedlib.boosting.messages import MAX_WEIGHT
-from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.objectives import options_of
 from fedlib.boosting.rounds import RoundReport, rates_of
 from fedlib.boosting.rules import NEWEST_RULES, RULES, RulesName
 from fedlib.boosting.settings import (
@@ -278,6 +278,10 @@ class Boosted(Exported, Explained, Validated, Constrained):
             "leaf": "all",
             "huber_slope": 1.0,
             "tweedie_variance_power": 1.5,
+            "quantile_alpha": (),
+            "expectile_alpha": (),
+            "aft_loss_distribution": "normal",
+            "aft_loss_distribution_scale": 1.0,
             "scale_pos_weight": 1.0,
             "classes": self._given_classes(),
             "max_gradient": 1.0,
@@ -460,13 +464,12 @@ class Boosted(Exported, Explained, Validated, Constrained):
         objectives = set().union(*(c.options for c in options if isinstance(c, StrOptions)))
         model = from_booster(booster, classes, sorted(objectives))
         make: Callable[..., Self] = cls  # the subclass has defaults for all parameters
-        name = OBJECTIVES[model.objective].parameter_name
         estimator = make(
             n_trees=max(model.n_rounds, 1),
             objective=model.objective,
             xgboost_rules=model.xgboost_rules,
             warm_start=True,
-            **({name: model.parameter} if name else {}),
+            **options_of(model.objective, model.parameter),
         )
         estimator._set_model(model)
         return estimator

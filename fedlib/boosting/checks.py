@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.messages import SplitProposals
-from fedlib.boosting.objectives import LabelSums, Objective
+from fedlib.boosting.objectives import Objective, Parameter
 from fedlib.core.array_types import Bools, Ints
 from fedlib.kernels.histograms import absolute_sums, subtract_siblings
 
@@ -35,8 +36,8 @@ class DeclaredRows:
     sums : LabelSums
         The sums over the rows' labels.
     objective : Objective
-    parameter : float
-        The parameter of the objective.
+    parameter : float or tuple of float
+        The parameter of the objective, with the scales of the round.
     n_outputs : int
         The number of trees per round.
     is_sampled : bool
@@ -46,7 +47,7 @@ class DeclaredRows:
     n_rows: int
     sums: LabelSums
     objective: Objective
-    parameter: float
+    parameter: Parameter
     n_outputs: int
     is_sampled: bool
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.boosting.classes import Class, check_known
-from fedlib.boosting.data import check_size, check_targets
+from fedlib.boosting.data import check_allowed, check_size, check_targets
 from fedlib.boosting.descriptions import (
     ClassSums,
     DescribeTargets,
@@ -20,13 +20,25 @@ from fedlib.boosting.descriptions import (
     TargetDescription,
     TargetSums,
     TrainingDescription,
+    first_size,
+    target_sums,
 )
-from fedlib.boosting.objectives import OBJECTIVES, check_allowed, first_size, target_sums
-from fedlib.boosting.states import Growing, PredictedTargets, Predictions
+from fedlib.boosting.first_scores import (
+    CountTargets,
+    ResidualSums,
+    SumResiduals,
+    TargetCounts,
+    residual_sums,
+    target_counts,
+)
+from fedlib.boosting.label_sums import SMALLEST_POSITIVE
+from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.states import Growing, PredictedLevels, PredictedTargets, Predictions
 from fedlib.boosting.tree_client import TreeClient
 from fedlib.core.array_types import Bools, Floats32, Ints
-from fedlib.core.client import handles, partitions
+from fedlib.core.client import Unanswerable, handles, partitions
 from fedlib.core.labels import read_classes
+from fedlib.core.messages import Message
 
 __all__ = ["BoostingClient", "RegressionClient"]
 
@@ -146,7 +158,9 @@ class RegressionClient(TreeClient):
     Parameters
     ----------
     part : tuple (X, y) or (X, y, sample_weight), or with eval_set and base_margin at its end
-        As for `BoostingClient`, except for ``y`` (n_rows,): finite numbers within ±2**40.
+        As for `BoostingClient`, except for ``y`` (n_rows,): finite numbers within ±2**40. For
+        ``"survival:aft"``, ``y`` (n_rows, 2) has the earliest and the latest time of each row:
+        equal if the time is known, the latter infinite if it is only known to be later.
     learning_rate : float, optional
         The learning rate that this client prefers, above 0 and at most 1; by default the server's.
     min_category_count : int, default=1
@@ -216,12 +230,46 @@ class RegressionClient(TreeClient):
             shift=sums.weight * self._shift(request.learning_rate),
         )
 
+    def _counted_targets(self, request: SumResiduals | CountTargets) -> tuple[Floats32, Floats32]:
+        """Return the targets and the weights of the training rows, limited to those of a run."""
+        trains = self._training_rows()
+        y = self._allowed(request.objective, request.max_target)
+        return y[trains], self._limited_weight(request.max_weight)[trains]
+
+    @handles(SumResiduals)
+    def sum_residuals(self, request: SumResiduals) -> ResidualSums:
+        return residual_sums(request, *self._counted_targets(request))
+
+    @partitions(
+        SumResiduals,
+        singly=True,
+        counts=True,
+        terms=("objective", "margin", "max_weight", "max_target"),
+    )
+    def rows_with_residuals(self, request: SumResiduals) -> Iterable[Ints]:
+        yield self._training_rows().astype(np.int64) - 1
+
+    @handles(CountTargets)
+    def count_targets(self, request: CountTargets) -> TargetCounts:
+        return target_counts(request, *self._counted_targets(request))
+
+    @partitions(CountTargets, counts=True, terms=("objective", "max_weight", "max_target"))
+    def rows_of_ranges(self, request: CountTargets) -> Iterable[Ints]:
+        trains, weight = self._training_rows(), self._limited_weight(request.max_weight)
+        for part in request.groups(self._allowed(request.objective, request.max_target)):
+            yield np.where(trains, part, -1)
+        yield np.where(trains & (weight != 1), 0, -1)
+
     def _compute_targets(self, state: Growing) -> NDArray[Any]:
         return self._allowed(state.objective, state.max_target)
 
     def _allowed(self, objective: str, max_target: float) -> NDArray[Any]:
         """Return the targets, limited to those that the objective and the run allow."""
-        y = self._labels()
+        y, chosen = self._labels(), OBJECTIVES[objective]
+        if (n_columns := 1 if y.ndim == 1 else y.shape[1]) != chosen.n_columns:
+            raise Unanswerable(f"y has {n_columns} column(s); {objective} has {chosen.n_columns}")
+        if chosen.n_columns == 2:
+            return self._ordered(y, objective)
         for check in (partial(check_allowed, objective=objective), partial(check_size, max_target)):
             try:
                 check(y[self._counted])
@@ -230,5 +278,16 @@ class RegressionClient(TreeClient):
         low, high = np.array(OBJECTIVES[objective].targets, np.float32)
         return np.clip(y, max(low, -np.float32(max_target)), min(high, np.float32(max_target)))
 
-    def _predict(self, margins: Floats32, objective: str) -> PredictedTargets:
-        return PredictedTargets(np.nan_to_num(OBJECTIVES[objective].response(margins)[:, 0]))
+    def _ordered(self, y: NDArray[Any], objective: str) -> NDArray[Any]:
+        """Return the limits of times (n_rows, 2): an upper one above 0 and not below the lower."""
+        try:
+            check_allowed(y[self._counted], objective)
+        except ValueError as error:
+            self.note(f"{error}; such times count as the nearest valid ones")
+        low = np.clip(y[:, 0], 0, None)
+        high = np.maximum(np.maximum(y[:, 1], low), np.float32(SMALLEST_POSITIVE))
+        return np.column_stack([low, high])
+
+    def _predict(self, margins: Floats32, objective: str) -> Message:
+        found = np.nan_to_num(OBJECTIVES[objective].response(margins))
+        return PredictedTargets(found[:, 0]) if found.shape[1] == 1 else PredictedLevels(found)

@@ -322,7 +322,7 @@ def sorted_keys(X: Floats32) -> SortedKeys:
     """
     values = np.array(X.T, order="C")
     values.sort(axis=1)  # missing values come last
-    return SortedKeys(_keys(values), np.count_nonzero(~np.isnan(values), axis=1))
+    return SortedKeys(float_keys(values), np.count_nonzero(~np.isnan(values), axis=1))
 
 
 def sorted_weights(X: Floats32, weight: Floats32, bits: int) -> Ints:
@@ -383,7 +383,7 @@ def groups_of_buckets(X: Floats32, request: CountBuckets) -> Iterator[Ints]:
     dropped, finer = np.uint64(32 - request.depth), np.uint64(request.depth - request.depth_before)
     requested = _by_feature(request.sizes, request.keys)
     for values, (inside,) in zip(np.array(X.T, order="C"), requested, strict=True):
-        buckets = _keys(values).astype(np.uint64) >> dropped
+        buckets = float_keys(values).astype(np.uint64) >> dropped
         counted = np.isin(buckets >> finer, inside) & ~np.isnan(values)
         yield np.where(counted, buckets.astype(np.int64), -1)
 
@@ -410,7 +410,7 @@ def coarse_features(columns: SortedKeys, cuts: Cuts) -> list[int]:
     may_be = (n_buckets <= n_bins) & (n_keys > MAX_VALUES_PER_BUCKET * n_buckets)
     for f in np.flatnonzero(may_be).tolist():
         keys = np.unique(columns.keys[f, : columns.n_present[f]])
-        used = np.unique(np.searchsorted(cuts.inner(f), _values(keys), side="right"))
+        used = np.unique(np.searchsorted(cuts.inner(f), float_values(keys), side="right"))
         if len(keys) > MAX_VALUES_PER_BUCKET * len(used):
             coarse.append(f)
     return coarse
@@ -476,8 +476,8 @@ class _Buckets:
             # Doubled, so that all are integers and no rounding moves a cut.
             bin_of = twice_middle * max_bin // (2 * self.counts.sum())
         last = np.flatnonzero(np.append(bin_of[1:] != bin_of[:-1], True))
-        upper = _values(self.high[last]).astype(np.float64)
-        lower = np.append(_values(self.low[last[:-1] + 1]).astype(np.float64), upper[-1:])
+        upper = float_values(self.high[last]).astype(np.float64)
+        lower = np.append(float_values(self.low[last[:-1] + 1]).astype(np.float64), upper[-1:])
         return (0.5 * (upper + lower)).astype(np.float32)
 
 
@@ -497,7 +497,7 @@ def _by_feature(sizes: Ints, *arrays: NDArray[Any]) -> list[Any]:
     return list(zip(*(np.split(array, ends) for array in arrays), strict=True))
 
 
-def _keys(values: Floats32) -> NDArray[np.uint32]:
+def float_keys(values: Floats32) -> NDArray[np.uint32]:
     """Return unsigned integers in the order of the values."""
     bits = (values + np.float32(0)).view(np.uint32)  # -0 becomes 0
     # The bits of positive floats ascend with the value, those of negative ones descend: the latter
@@ -505,7 +505,7 @@ def _keys(values: Floats32) -> NDArray[np.uint32]:
     return np.where(bits >> 31, ~bits, bits | np.uint32(2**31))
 
 
-def _values(keys: NDArray[Any]) -> Floats32:
+def float_values(keys: NDArray[Any]) -> Floats32:
     """Return the values with these keys."""
     keys = keys.astype(np.uint32)
     return np.where(keys >> 31, keys & np.uint32(2**31 - 1), ~keys).view(np.float32)

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.messages import MAX_WEIGHT
+from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.core.agreement import Disagreement, agree
 from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
@@ -55,11 +57,23 @@ def check_rows(X: Any, **checks: Any) -> Floats32:
 def check_targets(y: Any, n_rows: int) -> Floats32:
     """Return the numbers (n_rows,) that a regression learns as float32.
 
+    Two columns are the earliest and the latest times of rows (n_rows, 2).
+
     Raises
     ------
     ValueError
-        When they are not finite numbers within ±2**40, or their number is not that of the rows.
+        When they are not finite numbers within ±2**40, or their number is not that of the rows. A
+        latest time may be infinite.
+
+    Examples
+    --------
+    >>> check_targets([[1.0, 2.0], [3.0, np.inf]], 2).tolist()
+    [[1.0, 2.0], [3.0, inf]]
     """
+    table = np.asarray(as_table(y)) if not isinstance(y, np.ndarray) else y
+    if table.ndim == 2 and table.shape[1] == 2:
+        low = check_targets(table[:, 0], n_rows)
+        return np.column_stack([low, _latest_times(table[:, 1], n_rows)])
     numbers = read_targets(y, n_rows=n_rows)
     outside = np.abs(numbers) > MAX_WEIGHT
     if outside.any():
@@ -70,8 +84,66 @@ def check_targets(y: Any, n_rows: int) -> Floats32:
     return numbers.astype(np.float32)
 
 
+def _latest_times(column: NDArray[Any], n_rows: int) -> Floats32:
+    """Return the latest times of rows, which may be infinite, as float32."""
+    try:
+        is_infinite = column.astype(np.float64) == np.inf
+    except (TypeError, ValueError):  # of texts or gaps: the reader names the first one
+        is_infinite = np.zeros(len(column), bool)
+    try:
+        finite = check_targets(np.where(is_infinite, 0, column), n_rows)
+    except ValueError as error:
+        raise ValueError(
+            f"the second column of y, the latest times: {error}; a time that is only known to be"
+            " later than the first column has the latest time inf"
+        ) from error
+    return np.where(is_infinite, np.float32(np.inf), finite)
+
+
+def check_allowed(y: Floats32, objective: str) -> None:
+    """Raise ValueError when the objective does not allow a target.
+
+    Examples
+    --------
+    >>> check_allowed(np.array([3.0, -1.0]), "count:poisson")
+    Traceback (most recent call last):
+    ...
+    ValueError: y must be at least 0 for objective='count:poisson'; got -1.0
+    >>> check_allowed(np.array([[3.0, np.inf], [2.0, 1.0]]), "survival:aft")
+    Traceback (most recent call last):
+    ...
+    ValueError: the lower limit of y must be at most the upper one; got 2.0 and 1.0: swap them
+    """
+    chosen, n_columns = OBJECTIVES[objective], 1 if y.ndim == 1 else y.shape[1]
+    if n_columns != chosen.n_columns:
+        wanted = "2 columns, the earliest and the latest time of each row, which may be infinite"
+        raise ValueError(
+            f"y must have {wanted if chosen.n_columns == 2 else 'one column'} for"
+            f" objective={objective!r}; got {n_columns}"
+        )
+    low, high = chosen.targets
+    if (outside := (y < low) | (y > high)).any():
+        raise ValueError(
+            f"y must be {chosen.valid_targets} for objective={objective!r}; got {y[outside][0]}"
+        )
+    if n_columns == 1:
+        return
+    if (swapped := y[:, 0] > y[:, 1]).any():
+        first, last = y[swapped][0]
+        raise ValueError(
+            f"the lower limit of y must be at most the upper one; got {first} and {last}: swap them"
+        )
+    if (y[:, 1] == 0).any():
+        raise ValueError(
+            "the upper limit of y must be above 0, because the logarithm of a time is predicted;"
+            " got 0: use a shorter unit of time"
+        )
+
+
 def check_size(max_target: float, y: Floats32) -> None:
     """Raise ValueError when a target is beyond ±``max_target``."""
+    if y.ndim > 1:  # times, of which no sum depends on the size
+        return
     largest = float(np.abs(y).max(initial=0))
     if largest > max_target:
         raise ValueError(f"y must be within ±max_target={max_target:g}; got {largest:g} in size")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedlib.boosting.classes import Class
-from fedlib.boosting.objectives import LabelSums
+from fedlib.boosting.label_sums import LabelSums
 from fedlib.core.agreement import MAX_SHOWN
 from fedlib.core.protocol import Replies
 from fedlib.core.texts import printable

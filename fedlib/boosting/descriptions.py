@@ -6,12 +6,15 @@ digits of the next sum follow, and the sums over labels.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import ceil, fsum, log2
 from typing import Annotated
 
 import msgspec
 import numpy as np
 
 from fedlib.boosting.classes import Class, problem_of_classes
+from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.messages import (
     MAX_ROWS,
     MAX_WEIGHT,
@@ -20,7 +23,8 @@ from fedlib.boosting.messages import (
     RowLimit,
     Seed,
 )
-from fedlib.boosting.objectives import OBJECTIVES, LabelSums, check_power
+from fedlib.boosting.objectives import OBJECTIVES, Parameter, check_parameter, unit_bits
+from fedlib.core.array_types import Floats32
 from fedlib.core.columns import EMPTY
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.protection.secure.fixed_point import digits_of_limits
@@ -148,7 +152,7 @@ class DescribeTargets(Message):
     discloses = "the objective and the learning rate"
     reply = TargetDescription
     objective: ObjectiveName
-    parameter: float
+    parameter: Parameter
     learning_rate: LearningRate
     validation_fraction: Fraction = 0.0
     seed: Seed = 0
@@ -156,7 +160,7 @@ class DescribeTargets(Message):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_power(self.objective, self.parameter)
+        check_parameter(self.objective, self.parameter)
 
     def accept(self, reply: Message) -> TargetDescription:
         """Raise MessageError if the reply has kinds that are agreed, or sums of other targets."""
@@ -233,11 +237,15 @@ class SumTargets(Message):
     discloses = "the objective, the learning rate, and the number of all rows"
     reply = TargetSums
     objective: ObjectiveName
-    parameter: float
+    parameter: Parameter
     learning_rate: LearningRate
     max_weight: RowLimit
     max_target: RowLimit
     n_rows: NumberOfPoints
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_parameter(self.objective, self.parameter)
 
     def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
         weight, target = self.n_rows * self.max_weight, self.max_target
@@ -253,6 +261,70 @@ class SumTargets(Message):
             "shift": weight,
         }
         return digits_of_limits(limits, n_clients)
+
+
+def target_sums(y: Floats32, weight: Floats32, objective: str, parameter: Parameter) -> LabelSums:
+    """Return the sums over the rows of a client with the targets ``y`` (n_rows,).
+
+    Of two columns, only the weight is known. Gradients for the prediction 0 are 0 where no first
+    prediction needs them.
+    """
+    chosen, wide = OBJECTIVES[objective], y.astype(np.float64)
+    if chosen.n_columns > 1:
+        return LabelSums(weight=fsum(weight))
+    sums = LabelSums(weight=fsum(weight), total=fsum(weight * wide), squares=fsum(weight * wide**2))
+    size = chosen.total(sums, [0.0], parameter)
+    if size == 0 or chosen.estimate != "sums":
+        return sums
+    bits = unit_bits(size)
+    at_zero = np.zeros((len(y), 1), np.float32)
+    gradients = chosen.gradients(at_zero, y, weight, parameter, bits)
+    gradient, hessian = (gradients[0].sum(axis=0) * 2.0**-bits).tolist()
+    return replace(sums, gradient=gradient, hessian=hessian)
+
+
+def first_size(
+    margins: Floats32, y: Floats32, weight: Floats32, objective: str, parameter: Parameter
+) -> float:
+    """Return a power of two above the sums of absolute gradients and hessians at base margins.
+
+    For an objective with a scale, it is above the sums of all clients' rows if it is added up:
+    above the sum of absolute residuals, which no scale exceeds on the mean.
+
+    Parameters
+    ----------
+    margins : array (n_rows, n_outputs) of float32
+    y, weight : array (n_rows,) of float32
+
+    Raises
+    ------
+    ValueError
+        When they may exceed 2**80.
+
+    Examples
+    --------
+    >>> margins, one = np.array([[5.0]], np.float32), np.ones(1, np.float32)
+    >>> first_size(margins, one, one, "reg:squarederror", 0.0)
+    4.0
+    """
+    chosen, sums = OBJECTIVES[objective], target_sums(y, weight, objective, parameter)
+    largest = float(np.abs(margins).max(initial=0))
+    if chosen.scaled:
+        limit = chosen.total(sums, [largest], parameter)
+    else:
+        limit = max(chosen.largest_sums(sums, largest, parameter))
+    if limit > 2.0**80:
+        raise ValueError(
+            f"base_margin must be smaller for objective={objective!r}: gradients would be as large"
+            f" as {limit:.1g}; got {largest:g} in size"
+        )
+    if limit == 0:
+        return 0.0
+    if chosen.scaled:
+        return 2.0 ** ceil(log2(limit))
+    bits = unit_bits(limit)
+    gradients = chosen.gradients(margins, y, weight, parameter, bits)
+    return 2.0 ** (ceil(log2(max(np.abs(gradients).sum(axis=1).max(), 1))) - bits)
 
 
 def _check_agreed(agreed: bool, kinds: bytes) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.boosting.categories import listed, spelled
-from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.objectives import OBJECTIVES, Parameter, options_of, parameter_of
 from fedlib.boosting.rules import NEWEST_RULES, RulesName, rules_of
 from fedlib.boosting.trees import BoostedTrees, Tree, children
 from fedlib.core.array_types import Bytes, Floats32
@@ -53,19 +53,25 @@ def to_booster(model: BoostedTrees, *, names: bool = True) -> Booster:
     ------
     ImportError
         When xgboost is not installed.
+    ValueError
+        When its release does not have the objective, or predicts several quantiles otherwise.
     """
     import xgboost
 
-    trees, n_outputs = model.trees, model.n_outputs
+    trees, n_outputs, n_classes = model.trees, model.n_outputs, len(model.classes)
+    chosen = OBJECTIVES[model.objective]
+    _check_release(model.objective, n_outputs, xgboost.__version__)
     # An empty model of the installed version supplies every entry that is not replaced below.
     labels = np.arange(n_outputs).astype(float) if n_outputs > 1 else np.ones(2)
-    data = xgboost.DMatrix(np.zeros((len(labels), model.n_features)), label=labels)
+    columns = ("label",) if chosen.n_columns == 1 else ("label_lower_bound", "label_upper_bound")
+    zeros = np.zeros((len(labels), model.n_features))
+    data = xgboost.DMatrix(zeros, **dict.fromkeys(columns, labels))
     options = {
         "objective": model.objective,
         "base_score": 0.5,
         "max_depth": 1,
-        **({name: model.parameter} if (name := OBJECTIVES[model.objective].parameter_name) else {}),
-        **({"num_class": n_outputs} if n_outputs > 1 else {}),
+        **options_of(model.objective, model.parameter),
+        **({"num_class": n_outputs} if n_outputs > 1 and n_classes else {}),
     }
     document = json.loads(xgboost.train(options, data, 1).save_raw("json"))
     learner = document["learner"]
@@ -193,30 +199,30 @@ def from_booster(
             f" {objective}: train it with booster='gbtree' and one of these objectives, or take the"
             " estimator of its objective"
         )
-    if (n_targets := int(parameters.get("num_target", 1))) > 1:
+    chosen, n_targets = OBJECTIVES[objective], int(parameters.get("num_target", 1))
+    if n_targets > 1 and not chosen.has_levels:
         raise ValueError(
             f"the booster must have one target, got {n_targets} targets: train one booster for each"
         )
     forest, weights = _forest_of(document["gradient_booster"])
-    n_outputs = max(int(parameters["num_class"]), 1)
+    n_outputs = n_targets if chosen.has_levels else max(int(parameters["num_class"]), 1)
+    _check_release(objective, n_outputs, release)
     n_parallel = int(forest["gbtree_model_param"]["num_parallel_tree"])
     if n_outputs > 1 < n_parallel:
         raise ValueError(
-            "the booster must have one tree per class and round; got"
+            "the booster must have one tree per class (or level) and round; got"
             f" num_parallel_tree={n_parallel}"
         )
     if (best := booster.attr("best_iteration")) is not None:
         del forest["trees"][(int(best) + 1) * n_outputs * n_parallel :]
     scores = [float(score) for score in parameters["base_score"].strip("[]").split(",")]
     scores = scores * n_outputs if len(scores) == 1 else scores
-    n_classes = 0 if objective.startswith(("reg", "count")) else max(n_outputs, 2)
+    n_classes = max(n_outputs, 2) if objective.startswith(("binary", "multi")) else 0
     known = list(range(n_classes)) if classes is None else _ascending(classes)
     if len(known) != n_classes:
         raise ValueError(
             f"classes must be those of the booster, {n_classes} classes; got {len(known)}: {known}"
         )
-    name = OBJECTIVES[objective].parameter_name
-    groups = [group for group in document["objective"].values() if name in group]
     levels = _levels_of(document, forest, int(parameters["num_feature"]), release)
     n_bytes = (max((len(known) + 1 for known in levels if known is not None), default=0) + 7) // 8
     return BoostedTrees(
@@ -232,7 +238,7 @@ def from_booster(
         features=_features_of(document),
         losses=[],
         objective=objective,
-        parameter=float(np.float32(groups[0][name])) if name else 0.0,
+        parameter=_parameter_of(document["objective"]),
         levels=levels,
         xgboost_rules=_rules_of(release),
     )
@@ -257,6 +263,30 @@ def _forest_of(gradient_booster: dict[str, Any]) -> tuple[dict[str, Any], Floats
     forest: dict[str, Any] = inside["model"]
     weights = forest.get("weight_drop") or gradient_booster.get("weight_drop")
     return forest, np.array(weights or [1] * len(forest["trees"]), np.float32)
+
+
+def _check_release(objective: str, n_outputs: int, release: str) -> None:
+    """Raise ValueError when a release of XGBoost predicts otherwise with an objective.
+
+    XGBoost 3.3 and 3.2 do not sort several quantiles, and 3.2 has no expectiles.
+    """
+    since = OBJECTIVES[objective].since
+    wanted, installed = (tuple(map(int, version.split(".")[:2])) for version in (since, release))
+    if installed < wanted and (n_outputs > 1 or objective == "reg:expectileerror"):
+        raise ValueError(
+            f"{objective} with {n_outputs} output(s) needs XGBoost {since} or later, whose"
+            f" predictions are those of this model; got {release}: install a later one"
+        )
+
+
+def _parameter_of(objective: dict[str, Any]) -> Parameter:
+    """Return the parameter of an objective in XGBoost's JSON."""
+    groups = [group for group in objective.values() if isinstance(group, dict)]
+    values = dict(chain.from_iterable(group.items() for group in groups))
+    name = OBJECTIVES[objective["name"]].parameter_name
+    if OBJECTIVES[objective["name"]].has_levels:
+        values[name] = json.loads(values[name])
+    return parameter_of(objective["name"], values)
 
 
 def _booster_of(given: Any) -> Booster:

@@ -26,12 +26,14 @@ from fedlib.boosting.descriptions import (
     TargetDescription,
     TrainingDescription,
 )
+from fedlib.boosting.first_scores import FIRST_SCORES
 from fedlib.boosting.growers import Grower
 from fedlib.boosting.histograms import HistogramGrower
+from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.leaves import leaves
 from fedlib.boosting.lossguide import LossguideGrower
 from fedlib.boosting.messages import BeginBoosting, Class, KeepTrees, Levels, StartTrees
-from fedlib.boosting.objectives import OBJECTIVES, LabelSums, unit_bits
+from fedlib.boosting.objectives import OBJECTIVES, n_outputs_of, unit_bits
 from fedlib.boosting.private import PrivateGrower, describe_privately
 from fedlib.boosting.proposals import TopSplits, UnionSplits
 from fedlib.boosting.rounds import RoundReport
@@ -179,11 +181,11 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
         )
     objective, parameter = OBJECTIVES[settings.objective], settings.parameter
     _check_start(start, settings.objective, described)
-    scores: Sequence[Any] = (
-        start.base_scores
-        if start is not None
-        else _base_scores(settings, list(sums.values()), len(described.classes))
-    )
+    scores: Sequence[Any]
+    if start is not None:
+        scores = start.base_scores
+    else:
+        scores = yield from _base_scores(settings, described)
     margins = objective.link(scores).tolist()
     check_columns(described.n_margins, len(margins))
     bits = _bits(settings, described, margins)
@@ -358,7 +360,7 @@ def _begin_boosting(training: Training) -> BeginBoosting:
         offsets=training.cuts.offsets,
         thresholds=training.cuts.thresholds,
         objective=settings.objective,
-        parameter=settings.parameter,
+        parameter=training.parameter,
         scale_pos_weight=settings.scale_pos_weight,
         subsample=settings.subsample,
         seed=settings.seed if settings.subsample < 1 else 0,
@@ -380,16 +382,19 @@ def _margin_fields(training: Training) -> dict[str, Any]:
     return {"base_margin": 0.0, "base_margins": tuple(margins)}
 
 
-def _base_scores(settings: Settings, sums: Sequence[LabelSums], n_classes: int) -> Sequence[Any]:
+def _base_scores(settings: Settings, described: Described) -> Flow[Sequence[Any]]:
     """Return the predictions before the first tree, one per output."""
+    objective = OBJECTIVES[settings.objective]
     if settings.base_score is not None:
-        return [np.float32(settings.base_score)] * max(
-            n_classes if settings.objective == "multi:softprob" else 1, 1
-        )
-    scores = OBJECTIVES[settings.objective].base_scores(
-        LabelSums.of_all(sums), settings.scale_pos_weight != 1
-    )
-    if not np.isfinite(OBJECTIVES[settings.objective].link(scores)).all():
+        n_outputs = n_outputs_of(settings.objective, settings.parameter, len(described.classes))
+        return [np.float32(settings.base_score)] * max(n_outputs, 1)
+    scores: Sequence[Any]
+    if objective.estimate in FIRST_SCORES:
+        scores = yield from FIRST_SCORES[objective.estimate](settings, described)
+    else:
+        sums = LabelSums.of_all(list(described.sums.values()))
+        scores = objective.base_scores(sums, settings.scale_pos_weight != 1)
+    if not np.isfinite(objective.link(scores)).all():
         raise ValueError(
             f"the rows have no initial prediction for objective={settings.objective!r}: it would be"
             f" {scores[0]}; give a base_score"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import fsum
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedlib.boosting.checks import NodeHistory
+from fedlib.boosting.checks import NodeHistory, reasons
+from fedlib.boosting.first_scores import ResidualSums, SumRoots, differ, squared_mean_roots
 from fedlib.boosting.leaves import Round, leaves
+from fedlib.boosting.levels import largest_root
 from fedlib.boosting.messages import (
     MAX_SUM,
     MAX_WEIGHT,
@@ -56,6 +59,8 @@ class Grower:
         round : Round or None
             None if the previous round lowered the loss by so little that it is the last one.
         """
+        if self.training.objective.scaled:
+            yield from self.measure_scales()
         grown = yield from self.grow_round()
         if grown is None:
             return None
@@ -64,10 +69,52 @@ class Grower:
         self.training.n_rounds += 1
         return grown
 
+    def measure_scales(self) -> Flow[None]:
+        """Measure the scale of each output's residuals, and report it with the next request.
+
+        The request sends the previous trees' values, which the clients then have.
+        """
+        training = self.training
+        bounds = {
+            name: largest_root(training.rows_of(name).sums, self.max_margin)
+            for name in training.weights
+        }
+        replies = yield from self.ask_about(
+            Level(0, 0),
+            SumRoots,
+            bounds,
+            n_outputs=training.n_outputs,
+            n_rounds=self.n_rounds - (len(self.update["values"]) > 0),
+            max_sum=self.largest_weight,
+        )
+        found = {name: self.problem_of_weight(name, reply) for name, reply in replies.items()}
+        replies = yield from self.exclude(replies, reasons(found))
+        total = ResidualSums(
+            fsum(reply.weight for reply in replies.values()),
+            np.array(
+                [fsum(sums) for sums in zip(*(r.roots for r in replies.values()), strict=True)]
+            ),
+            np.empty((0, 2)),
+        )
+        training.scales = squared_mean_roots(total, self.max_margin + training.settings.max_target)
+        self.update["scales"] = training.scales
+
+    def problem_of_weight(self, name: str, reply: ResidualSums) -> str | None:
+        """Return why a client's rows cannot have the weight that it sent; None if they can."""
+        declared = self.training.weights[name]
+        if differ(reply.weight, declared, declared):
+            return "the rows do not weigh what the client declared"
+        return None
+
     def continue_from(self, trees: Sequence[Tree]) -> None:
         """Take note of the trees that a run continues."""
         self.max_margin += sum(float(np.abs(tree.value).max(initial=0)) for tree in trees)
         self.training.n_rounds = len(trees) // self.training.n_outputs
+
+    @property
+    def largest_weight(self) -> float:
+        """An upper bound on the weight of one client's rows."""
+        return MAX_WEIGHT
 
     @property
     def n_rounds(self) -> int:

@@ -50,7 +50,7 @@ class GrowingRows(RowsClient):
 
     def _update(self, request: Growth) -> Growing:
         """Apply the decisions that a request reports; begin a new round if one is finished."""
-        state = self.recall(Growing)
+        state = self._scaled(request)
         self._check_features(request.feature)
         if len(request.values) and getattr(request, "n_rounds", state.n_rounds) < state.n_rounds:
             return state  # this request has been answered before
@@ -67,6 +67,20 @@ class GrowingRows(RowsClient):
         self.state = unchecked_copy(
             state, margins=margins, node=node, ended=ended, n_nodes=n_nodes, n_rounds=n_rounds
         )
+        return self.state
+
+    def _scaled(self, request: Growth) -> Growing:
+        """Return the state, with the scales that a request reports at the end of the parameter."""
+        state, scales = self.recall(Growing), getattr(request, "scales", ())
+        if not scales:
+            return state
+        n_outputs, parameter = state.margins.shape[1], state.parameter
+        is_scaled = OBJECTIVES[state.objective].scaled
+        if not is_scaled or len(scales) != n_outputs or not isinstance(parameter, tuple):
+            raise Unanswerable(f"{len(scales)} scales for {state.objective}")
+        for name in ("checked", "gradients"):  # which the other scales had
+            self._cache.pop(name, None)
+        self.state = unchecked_copy(state, parameter=(*parameter[:-n_outputs], *scales))
         return self.state
 
     def _moved(self, state: Growing, request: Growth) -> Ints32:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from fedlib.boosting.classes import Class
-from fedlib.boosting.objectives import check_power
+from fedlib.boosting.objectives import OBJECTIVES, Parameter, check_parameter
 from fedlib.boosting.rules import RulesName
 from fedlib.boosting.trees import Tree, children, level_starts, no_sets
 from fedlib.core.array_types import Bytes, Ints
@@ -48,6 +48,10 @@ ObjectiveName = Literal[
     "reg:logistic",
     "reg:gamma",
     "reg:tweedie",
+    "reg:quantileerror",
+    "reg:absoluteerror",
+    "reg:expectileerror",
+    "survival:aft",
 ]
 MetricName = Literal[
     "logloss",
@@ -64,12 +68,17 @@ MetricName = Literal[
     "gamma-nloglik",
     "gamma-deviance",
     "tweedie-nloglik",
+    "quantile",
+    "expectile",
+    "aft-nloglik",
+    "interval-regression-accuracy",
 ]
 Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
 Margins = Annotated[tuple[float, ...], msgspec.Meta(max_length=2**10)]  # one per output
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Scales = Annotated[tuple[NotNegative, ...], msgspec.Meta(max_length=2**10)]  # one per output
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NODES)]
-Parameter = Annotated[float, msgspec.Meta(ge=0)]
 Weight = Annotated[float, msgspec.Meta(ge=0, le=MAX_SUM)]
 RowLimit = Annotated[float, msgspec.Meta(gt=0, le=MAX_WEIGHT)]  # of a weight or a target
 MAX_LOSS = 2.0**200
@@ -111,12 +120,12 @@ class BeginBoosting(Message):
     thresholds: Annotated[np.ndarray, Array("float32", ("bins",))]
     objective: ObjectiveName = "binary:logistic"
     base_margins: Margins = ()
-    parameter: float = 0.0
+    parameter: Parameter = 0.0
     scale_pos_weight: Annotated[float, msgspec.Meta(gt=0, le=2.0**40)] = 1.0
     subsample: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     seed: Seed = 0
-    reg_alpha: Parameter = 0.0
-    max_delta_step: Parameter = 0.0
+    reg_alpha: NotNegative = 0.0
+    max_delta_step: NotNegative = 0.0
     levels: Levels = ()
     max_weight: RowLimit = MAX_WEIGHT
     max_target: RowLimit = MAX_WEIGHT
@@ -127,9 +136,11 @@ class BeginBoosting(Message):
         n_classes = len(self.classes)
         if self.objective == "binary:logistic" and n_classes != 2:
             raise MessageError(f"{n_classes} classes, binary:logistic has 2")
-        check_power(self.objective, self.parameter)
+        check_parameter(self.objective, self.parameter, len(self.first_margins))
         several = self.objective == "multi:softprob"
-        wanted = max(n_classes, 1) if several else 1  # or a kernel would read beyond an array
+        # Otherwise a kernel would read beyond an array.
+        wanted = len(self.first_margins) if OBJECTIVES[self.objective].has_levels else 1
+        wanted = max(n_classes, 1) if several else wanted
         if (several or self.base_margins) and len(self.base_margins) != wanted:
             raise MessageError(
                 f"{self.objective} with {n_classes} classes has {wanted} margins, got"
@@ -210,17 +221,19 @@ class SplitProposals(Message):
 class ProposeSplits(Growth):
     """Propose the ``n_candidates`` best splits of each open node for your rows.
 
-    With ``may_end``, a client that finds no split for a node keeps its rows there.
+    With ``may_end``, a client that finds no split for a node keeps its rows there. At the first
+    request of a round, ``scales`` are those of the outputs' residuals, if the objective has some.
     """
 
     discloses = "the splits chosen so far and the leaves of the finished tree"
     reply = SplitProposals
     n_features: Count
     n_candidates: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
-    reg_lambda: Parameter
-    gamma: Parameter
-    min_child_weight: Parameter
+    reg_lambda: NotNegative
+    gamma: NotNegative
+    min_child_weight: NotNegative
     may_end: bool
+    scales: Scales = ()
 
     def reply_lengths(self) -> dict[str, int]:
         return {"nodes": self.n_open, "splits": self.n_open * self.n_candidates}
@@ -314,12 +327,13 @@ class Splits(Growth):
 
     If there are ``parents``, they are the nodes that are split, one after the other, and
     ``decided`` is the first child. ``right`` are the nodes' sets of categories, of equally many
-    bytes, if any feature has categories.
+    bytes, if any feature has categories. For ``scales`` see `ProposeSplits`.
     """
 
     discloses = "nothing by itself"
     parents: Annotated[tuple[Count, ...], msgspec.Meta(max_length=2**20)] = ()
     right: Sets = b""
+    scales: Scales = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,7 @@ trees with differential privacy, CCS 2022, for noisy histograms and their accoun
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import sqrt
+from math import inf, isfinite, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +26,10 @@ from fedlib.boosting.described import EVERYONE, Described, agree_on_names
 from fedlib.boosting.growers import Level
 from fedlib.boosting.histogram_messages import SumNoisyHistograms
 from fedlib.boosting.histograms import HistogramGrower
+from fedlib.boosting.objectives import OBJECTIVES, Parameter
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats, Ints
+from fedlib.core.client import Unanswerable
 from fedlib.core.messages import Message
 from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.privacy import Sensitivity
@@ -46,25 +48,30 @@ __all__ = [
 
 
 MAX_GRADIENT = 1e6
-BOUNDED = {
-    "binary:logistic": (1.0, 0.25),
-    "reg:logistic": (1.0, 0.25),
-    "multi:softprob": (1.0, 0.5),
-}  # the largest gradient and hessian of these objectives
 
 
-def gradient_limits(objective: str, max_gradient: float) -> tuple[float, float]:
+def gradient_limits(
+    objective: str, max_gradient: float, parameter: Parameter = 0.0
+) -> tuple[float, float]:
     """Return the largest absolute gradient and the largest hessian of a row, for one output.
 
-    Those of classes and of ``"reg:logistic"`` follow from the objective. A row has a weight of at
-    most 1.
+    Those of classes, of ``"reg:logistic"`` and of survival times follow from the objective. A row
+    has a weight of at most 1. ``parameter`` is that of the objective.
+
+    Raises
+    ------
+    fedlib.core.client.Unanswerable
+        When the objective has no such limits.
 
     Examples
     --------
     >>> gradient_limits("binary:logistic", 5.0), gradient_limits("reg:squarederror", 5.0)
     ((1.0, 0.25), (5.0, 1.0))
     """
-    return BOUNDED.get(objective, (max_gradient, 1.0))
+    chosen = OBJECTIVES[objective]
+    if chosen.row_limits is None:
+        raise Unanswerable(f"{objective} has no noise: {chosen.unbounded}")
+    return chosen.row_limits(max_gradient, parameter)
 
 
 def default_gradient(
@@ -89,8 +96,10 @@ def default_gradient(
     >>> default_gradient("reg:squarederror", 1.0, 70.0, None) is None
     True
     """
-    if objective in BOUNDED:
-        return BOUNDED[objective][0]
+    chosen = OBJECTIVES[objective]
+    known = None if chosen.has_levels else chosen.row_limits
+    if known is not None and isfinite(largest := known(inf, parameter)[0]):  # whatever is clipped
+        return largest
     if objective == "reg:pseudohubererror":
         return min(parameter, MAX_GRADIENT)
     if limits is None or limits[0] == limits[1] == base_score:
@@ -152,9 +161,8 @@ def describe_privately(settings: Settings, aggregation: NoisySums) -> Flow[Descr
     """Ask the clients for their features, and for nothing that depends on their rows."""
     replies = yield from aggregation.describe(DescribeFeatures())
     n_features = agree_on_features(replies)
-    n_outputs = len(settings.classes) if settings.objective == "multi:softprob" else 1
-    limits = gradient_limits(settings.objective, settings.max_gradient)
-    one_row = row_sensitivity(limits, n_features, n_outputs)
+    limits = gradient_limits(settings.objective, settings.max_gradient, settings.parameter)
+    one_row = row_sensitivity(limits, n_features, settings.n_outputs)
     aggregation.sensitivity = one_row
     assert settings.bounds is not None  # noise needs them
     n_bins = int(np.diff(settings.bounds.offsets).max())

@@ -15,10 +15,10 @@ from sklearn.metrics import r2_score
 
 from fedlib.boosting.base import Boosted
 from fedlib.boosting.client import RegressionClient
-from fedlib.boosting.data import check_labels, check_size, row_limit
+from fedlib.boosting.data import check_allowed, check_labels, check_size, row_limit
 from fedlib.boosting.flow import boosting
 from fedlib.boosting.messages import MAX_WEIGHT
-from fedlib.boosting.objectives import OBJECTIVES, check_allowed
+from fedlib.boosting.objectives import DISTRIBUTIONS, OBJECTIVES
 from fedlib.boosting.private import MAX_GRADIENT, default_gradient
 from fedlib.boosting.scores import METRICS
 from fedlib.boosting.settings import Settings
@@ -31,8 +31,16 @@ from fedlib.core.validation import Interval, StrOptions
 
 __all__ = ["FederatedXGBRegressor"]
 
-OF_NUMBERS = {name for name in OBJECTIVES if name.startswith(("reg:", "count:"))}
-UNBOUNDED = ("count:poisson", "reg:gamma", "reg:tweedie")  # hessians
+OF_NUMBERS = {name for name in OBJECTIVES if name.startswith(("reg:", "count:", "survival:"))}
+MAX_LEVELS = 2**10
+Levels = Annotated[
+    float | ArrayLike | None,
+    Interval(Real, 0, 1, closed="both"),
+    "array-like",
+    list,
+    None,
+    Kind("float or array-like (n_levels,) of float"),
+]
 
 
 class FederatedXGBRegressor(RegressorMixin, Boosted):
@@ -45,17 +53,19 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     trees_ : list of Tree
         The trees, in the order in which they were grown.
     labels_ : list of array
-        The predictions (n_rows,) for each client's rows; None for a client that was lost. Only if
-        the parts were given to `fit`.
+        The predictions (n_rows,) for each client's rows, (n_rows, n_levels) for several quantiles
+        or expectiles; None for a client that was lost. Only if the parts were given to `fit`.
     ended_by_ : str
         The parameter that ended the last run: ``"n_trees"``, ``"tol"``,
         ``"early_stopping_rounds"`` or ``"callback"``.
     losses_ : list of float
         The mean loss over all rows before the first tree of the last `fit` and after each of its
-        trees but the last: the squared error, the pseudo-Huber loss, the log-loss, or half the
-        deviance of the gamma, Tweedie or Poisson distribution.
-    base_score_ : float
-        The initial prediction.
+        trees but the last: the squared error, the pseudo-Huber loss, the log-loss, half the
+        deviance of the gamma, Tweedie or Poisson distribution, the absolute error, the mean pinball
+        loss of all quantiles, the mean asymmetric squared error of all expectiles, or the negative
+        log-likelihood of survival times, for an exact time less its smallest value.
+    base_score_ : float or list of float
+        The initial prediction; a list for several quantiles or expectiles.
     evals_result_ : dict
         The values of each metric after each round, under ``"validation_0"`` or the names of
         `eval_sets`. This and the next attributes up to the errors exist only with validation.
@@ -90,8 +100,11 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     The server learns the mean and the variance of each client's targets. The first sums of the
     squared error are a number of rows and a sum of targets for every bin of every node; a bin with
     one row discloses its target. With ``secure=True`` it learns both for all clients together; see
-    `FederatedXGBClassifier`. Targets are clipped to ±`max_target`, and their sums are rounded to
-    ``2**-62 * n_clients * n_rows`` of the largest target and weight.
+    `FederatedXGBClassifier`. The gradients of ``"reg:quantileerror"`` and ``"reg:absoluteerror"``
+    have a scale, the squared mean root of all absolute residuals (`fedlib.kernels.levels`), which
+    costs one exchange per round: the server learns the mean root of each client's residuals, or
+    with ``secure=True`` that of all clients together. Targets are clipped to ±`max_target`, and
+    their sums are rounded to ``2**-62 * n_clients * n_rows`` of the largest target and weight.
 
     Examples
     --------
@@ -129,7 +142,11 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
             "reg:logistic",
             "reg:gamma",
             "reg:tweedie",
+            "reg:quantileerror",
+            "reg:absoluteerror",
+            "reg:expectileerror",
             "count:poisson",
+            "survival:aft",
         ],
         StrOptions(OF_NUMBERS),
         """
@@ -137,6 +154,10 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         fractions, ``"reg:gamma"`` targets above 0, ``"reg:tweedie"`` and ``"count:poisson"``
         targets of at least 0. As in XGBoost, a leaf of ``"reg:gamma"`` or ``"reg:tweedie"`` with
         targets far below the prediction takes a huge step; ``max_delta_step=0.7`` limits it.
+        ``"reg:quantileerror"`` needs `quantile_alpha` and ``"reg:expectileerror"``
+        `expectile_alpha`. ``"survival:aft"`` predicts times, of which ``y`` (n_rows, 2) has the
+        earliest and the latest one: they are equal if a time is known, and the latter is infinite
+        if the time is only known to be later (right-censored).
         """,
     ] = "reg:squarederror"
     reg_lambda: Annotated[
@@ -186,14 +207,44 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         in 1.001..1.999. Near 1 it is that of counts, near 2 that of a gamma distribution.
         """,
     ] = 1.5
+    quantile_alpha: Annotated[
+        Levels,
+        """
+        For ``"reg:quantileerror"``: the fractions of the targets that lie below the predictions, in
+        0..1 in ascending order. Each grows a tree per round, and `predict` returns one column per
+        quantile, sorted where they would cross.
+        """,
+    ] = None
+    expectile_alpha: Annotated[
+        Levels,
+        """
+        For ``"reg:expectileerror"``: the weights of the squared errors of targets above the
+        predictions, those of targets below being 1 less it, in 0..1 in ascending order. 0.5 is the
+        mean. Each grows a tree per round, and `predict` returns one column per expectile.
+        """,
+    ] = None
+    aft_loss_distribution: Annotated[
+        Literal["normal", "logistic", "extreme"],
+        StrOptions(set(DISTRIBUTIONS)),
+        """
+        For ``"survival:aft"``: the distribution of the logarithm of a time around the prediction.
+        """,
+    ] = "normal"
+    aft_loss_distribution_scale: Annotated[
+        float,
+        Interval(Real, 1e-6, 1e6, closed="both"),
+        'For ``"survival:aft"``: the scale of this distribution, in 1e-6..1e6.',
+    ] = 1.0
     base_score: Annotated[
         float | None,
         Interval(Real, None, None, closed="neither"),
         None,
         """
-        The initial prediction; above 0 for ``"count:poisson"``, ``"reg:gamma"`` and
-        ``"reg:tweedie"``, and also below 1 for ``"reg:logistic"``. By default it is estimated as in
-        XGBoost: the mean of the targets, or a Newton step from 0 for the pseudo-Huber loss.
+        The initial prediction; above 0 for ``"count:poisson"``, ``"reg:gamma"``, ``"reg:tweedie"``
+        and ``"survival:aft"``, and also below 1 for ``"reg:logistic"``. By default it is estimated
+        as in XGBoost: the mean of the targets, a Newton step from 0 for the pseudo-Huber loss, one
+        from the mean for expectiles and the absolute error, the quantiles of the targets, which
+        cost four exchanges, or 0.5 for survival times; see `fedlib.boosting.first_scores`.
         """,
     ] = None
     max_delta_step: Annotated[
@@ -222,9 +273,14 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """
         The metrics: ``"rmse"``, ``"mae"``, ``"mape"`` (as a fraction; huge for a target of 0, where
         XGBoost divides by it), and for their objectives ``"mphe"``,
-        ``"poisson-nloglik"``, ``"gamma-nloglik"``, ``"gamma-deviance"`` and ``"tweedie-nloglik"``
-        (with the variance power of the run); by default the one of the objective, ``"rmse"`` for
-        ``"reg:logistic"``. Given without rows for validation, it is an error.
+        ``"poisson-nloglik"``, ``"gamma-nloglik"``, ``"gamma-deviance"``, ``"tweedie-nloglik"``
+        (with the variance power of the run), ``"quantile"``, ``"expectile"`` (both the mean over
+        all levels, and the only metric of several), ``"aft-nloglik"`` and
+        ``"interval-regression-accuracy"``, the fraction of predicted times within their limits,
+        which early stopping maximises, while XGBoost minimises it unless its callback has
+        ``maximize=True``. By default the one of the objective, ``"rmse"`` for ``"reg:logistic"``
+        and ``"mae"`` for ``"reg:absoluteerror"``. Given without rows for validation, it is an
+        error.
         """,
     ] = None
     warm_start: Annotated[
@@ -252,8 +308,9 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         ``subsample=1`` and ``grow_policy="depthwise"``. The noise grows with ``n_trees *
         max_depth``, and its sum in a node with ``max_bin``, so few shallow trees with few bins are
         best. A row has a weight of at most 1. Not for ``"count:poisson"``, ``"reg:gamma"`` and
-        ``"reg:tweedie"``, whose hessians have no bound. There is no loss, and the learning rate is
-        the server's.
+        ``"reg:tweedie"``, whose hessians have no bound, and not for ``"reg:quantileerror"`` and
+        ``"reg:absoluteerror"``, whose scale is a sum over all rows. There is no loss, and the
+        learning rate is the server's.
         """,
     ] = None
     max_gradient: Annotated[
@@ -267,7 +324,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         ``learning_rate * max_gradient``. By default the largest difference of `base_score` to the
         limits of the target in the `schema`, without which the squared error needs it, and
         `huber_slope` for ``"reg:pseudohubererror"``. Not used by ``"reg:logistic"``, whose
-        gradients lie within ±1.
+        gradients lie within ±1, and ``"survival:aft"``, whose gradients lie within ±15.
         """,
     ] = None
 
@@ -278,21 +335,25 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """
         For ``secure=True``: the largest absolute value of a target, on which the clients agree
         before the run, above 0 and at most 2**40. By default that of the `schema`, and 1 for
-        ``"reg:logistic"``. Targets beyond ±max_target count as it.
+        ``"reg:logistic"``. Targets beyond ±max_target count as it. Not for ``"survival:aft"``, no
+        sum of which depends on the size of times.
         """,
     ] = None
 
     def _lacking(self) -> list[str]:
         lacking = super()._lacking()
+        chosen = OBJECTIVES[self.objective]
         needs_target = self.secure and self.epsilon is None and self.schema is None
-        if needs_target and self.max_target is None and self.objective != "reg:logistic":
+        if needs_target and self.max_target is None and chosen.needs_size:
             lacking.append("max_target, the largest absolute value of a target (got None)")
-        if self.epsilon is not None and self.objective in UNBOUNDED:
+        if self.epsilon is not None and chosen.row_limits is None:
+            bounded = sorted(name for name in OF_NUMBERS if OBJECTIVES[name].row_limits is not None)
             lacking.append(
-                "objective='reg:squarederror', 'reg:pseudohubererror' or 'reg:logistic', because"
-                f" the hessians have no bound (got {self.objective!r})"
+                f"objective={', '.join(map(repr, bounded[:-1]))} or {bounded[-1]!r}, because"
+                f" {chosen.unbounded} (got {self.objective!r})"
             )
-        if self.epsilon is not None and self.base_score is None:
+        guesses = chosen.n_columns == 1  # the first prediction of times does not depend on rows
+        if self.epsilon is not None and self.base_score is None and guesses:
             lacking.append("base_score, a guess of the mean (got None)")
         elif self.epsilon is not None and self.max_gradient is None and not self._gradient():
             lacking.append(
@@ -332,8 +393,41 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
                 stacklevel=2,
             )
 
+    def _levels(self, name: str) -> tuple[float, ...]:
+        """Return the levels of the outputs as float32 numbers; none for other objectives.
+
+        Raises
+        ------
+        ValueError
+            When the objective needs them and there are none, or they are not in ascending order.
+        """
+        given = getattr(self, name)
+        needed = OBJECTIVES[self.objective].parameter_name == name
+        wanted = f"{name} must be a number in 0..1, or a list of them in ascending order"
+        if needed != (given is not None):
+            objective = next(key for key, one in OBJECTIVES.items() if one.parameter_name == name)
+            if needed:
+                raise ValueError(f"{wanted}, for objective={objective!r}; got None")
+            raise ValueError(
+                f"{name} needs objective={objective!r}; got objective={self.objective!r}"
+            )
+        levels = np.ravel(given).tolist() if needed else []
+        numbers = all(isinstance(one, Real) and 0 <= float(one) <= 1 for one in levels)
+        if needed and not (numbers and 0 < len(levels) <= MAX_LEVELS and levels == sorted(levels)):
+            raise ValueError(f"{wanted}, at most {MAX_LEVELS}; got {given!r}")
+        return tuple(float(np.float32(level)) for level in levels)
+
     def _flow(self) -> Flow[BoostedTrees]:
+        if self.max_target is not None and OBJECTIVES[self.objective].n_columns > 1:
+            raise ValueError(
+                f"max_target must be None for objective={self.objective!r}, no sum of which depends"
+                f" on the size of times; got {self.max_target!r}"
+            )
         settings = self._settings(
+            quantile_alpha=self._levels("quantile_alpha"),
+            expectile_alpha=self._levels("expectile_alpha"),
+            aft_loss_distribution=self.aft_loss_distribution,
+            aft_loss_distribution_scale=float(np.float32(self.aft_loss_distribution_scale)),
             huber_slope=float(np.float32(self.huber_slope)),
             tweedie_variance_power=float(np.float32(self.tweedie_variance_power)),
             max_gradient=self._gradient() or 1.0,  # without noise it has no effect
@@ -349,7 +443,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
 
     def _set_model(self, model: BoostedTrees) -> None:
         super()._set_model(model)
-        self.base_score_ = model.base_scores[0]
+        scores = model.base_scores
+        self.base_score_ = scores[0] if len(scores) == 1 else scores
 
     def predict(self, X: ArrayLike, *, base_margin: ArrayLike | None = None) -> Floats:
         """Return the predicted numbers.
@@ -358,13 +453,14 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         ----------
         X : array-like (n_rows, n_features)
             Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
-        base_margin : array-like (n_rows,), optional
+        base_margin : array-like (n_rows,) or (n_rows, n_levels), optional
             Where the margins of these rows start. If the parts of `fit` had it, so must new rows;
             otherwise they start from the margin of ``base_score``, with a warning.
 
         Returns
         -------
         predictions : array (n_rows,) of float64
+            For several quantiles or expectiles (n_rows, n_levels). For ``"survival:aft"``, times.
 
         Raises
         ------
@@ -380,7 +476,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """
         rows = self._rows_and_margins(X, base_margin)
         margins = self.model_.margins(*rows)
-        return self.model_.predictions(margins)[:, 0]
+        return _squeezed(self.model_.predictions(margins))
 
     def score(
         self,
@@ -410,4 +506,9 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """Yield the predictions after each tree; see `predict`."""
         rows = self._rows_and_margins(X, base_margin)
         for margins in self.model_.staged_margins(*rows):
-            yield self.model_.predictions(margins)[:, 0]
+            yield _squeezed(self.model_.predictions(margins))
+
+
+def _squeezed(predictions: Floats) -> Floats:
+    """Return predictions (n_rows, n_levels), of one level as (n_rows,)."""
+    return predictions[:, 0] if predictions.shape[1] == 1 else predictions

@@ -24,10 +24,12 @@ from numpy.typing import NDArray
 from fedlib.boosting.checks import ROUNDING, reasons
 from fedlib.boosting.growers import Grower, Level
 from fedlib.boosting.messages import MAX_WEIGHT, MetricName, Splits
+from fedlib.boosting.objectives import LARGEST_LIKELIHOOD, Parameter
 from fedlib.boosting.trees import BoostedTrees, Tree
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow
+from fedlib.kernels.survival import negative_log_likelihoods
 
 __all__ = [
     "RowScores",
@@ -41,7 +43,7 @@ SMALLEST_TARGET = float(np.finfo(np.float32).tiny)  # where XGBoost divides by 0
 MAX_PREDICTION = float(np.finfo(np.float32).max)
 MOST = 2.0**120  # of a row's percentage error, so that no sum is too large for a message
 Value = TypeVar("Value")
-Loss = Callable[[Floats, NDArray[Any], float], Floats]
+Loss = Callable[[Floats, NDArray[Any], Any], Floats]
 
 
 class RowScores(Message):
@@ -86,7 +88,7 @@ class ScoreRows(Splits, kw_only=True):
                 f" {', '.join(self.metrics)}"
             )
         for name, total in zip(self.metrics, reply.sums, strict=True):
-            if total < 0 and name != "gamma-nloglik":  # the logarithm of a density
+            if total < 0 and name not in SIGNED:
                 raise MessageError(f"the sum of {name} is negative")
         return reply
 
@@ -135,6 +137,29 @@ def _tweedie(p: Floats, y: NDArray[Any], power: float) -> Floats:
     return y * p ** (1 - power) / (power - 1) + p ** (2 - power) / (2 - power)
 
 
+def _pinball(p: Floats, y: NDArray[Any], levels: Any) -> Floats:
+    d = y[:, np.newaxis] - p
+    alpha = np.array(levels[: p.shape[1]])
+    return np.asarray(np.maximum(alpha * d, (alpha - 1) * d).mean(axis=1))
+
+
+def _expectile(p: Floats, y: NDArray[Any], levels: Any) -> Floats:
+    d = p - y[:, np.newaxis]
+    alpha = np.array(levels)
+    return np.asarray((np.where(d >= 0, 1 - alpha, alpha) * d**2).mean(axis=1))
+
+
+def _survival(p: Floats, limits: NDArray[Any], parameter: Any) -> Floats:
+    with np.errstate(divide="ignore"):
+        log_times = np.log(p[:, 0])
+    likelihoods: Floats = negative_log_likelihoods(log_times, limits, np.array(parameter))
+    return likelihoods
+
+
+def _is_within(p: Floats, limits: NDArray[Any], _: Any) -> Floats:
+    return ((p[:, 0] >= limits[:, 0]) & (p[:, 0] <= limits[:, 1])).astype(np.float64)
+
+
 METRICS: Mapping[str, Loss] = {
     "logloss": _log_loss,
     "error": _is_wrong,
@@ -150,7 +175,16 @@ METRICS: Mapping[str, Loss] = {
     "gamma-nloglik": _gamma,
     "gamma-deviance": _gamma_deviance,
     "tweedie-nloglik": _tweedie,
+    "quantile": _pinball,
+    "expectile": _expectile,
+    "aft-nloglik": _survival,
+    "interval-regression-accuracy": _is_within,
 }
+SIGNED = ("gamma-nloglik", "aft-nloglik")  # the logarithms of densities
+OF_TIMES = {
+    "aft-nloglik": (-LARGEST_LIKELIHOOD, LARGEST_LIKELIHOOD),
+    "interval-regression-accuracy": (0.0, 1.0),
+}  # the smallest and the largest value for one row
 
 
 def score_rows(
@@ -158,7 +192,7 @@ def score_rows(
     predictions: Floats,
     targets: NDArray[Any],
     weights: Floats32,
-    parameter: float,
+    parameter: Parameter,
 ) -> RowScores:
     """Return a client's sums.
 
@@ -167,10 +201,10 @@ def score_rows(
     metrics : sequence of str
     predictions : array (n_rows, columns) of float64
         Probabilities of classes, or of the second class alone, or numbers.
-    targets : array (n_rows,)
-        The numbers of classes, or numbers.
+    targets : array (n_rows,) or (n_rows, 2)
+        The numbers of classes, or numbers, or the limits of times.
     weights : array (n_rows,) of float32
-    parameter : float
+    parameter : float or tuple of float
         The parameter of the objective.
 
     Examples
@@ -251,7 +285,7 @@ class Validation:
         values = np.array(self.results[-1])
         if np.isnan(values).all():
             return None
-        return int(np.nanargmax(values) if self.metrics[-1] in AREAS else np.nanargmin(values))
+        return int(np.nanargmax(values) if self.metrics[-1] in MAXIMISED else np.nanargmin(values))
 
     @property
     def is_over(self) -> bool:
@@ -355,18 +389,23 @@ class Validation:
         """Return the smallest and the largest value (n_metrics, 2) of each metric for one row."""
         training, ends = grower.training, np.array([0.0, 1.0])
         p = ends[:, np.newaxis]  # probabilities of classes
+        if training.objective.n_columns > 1:
+            return np.array([OF_TIMES[name] for name in self.metrics])
         if training.settings.is_regression:
             given = any(training.described.n_margins.values())  # also of rows for validation only
             margin = max(grower.max_margin, MAX_WEIGHT * given) * (1 + ROUNDING)
             low, high = np.clip(training.objective.targets, -MAX_WEIGHT, MAX_WEIGHT)
             ends = np.array([low, max(low, 0.0), high])
             with np.errstate(over="ignore"):
-                p = training.objective.response(np.array([[-margin], [margin]], np.float32))
+                far = np.repeat([[-margin], [margin]], training.n_outputs, axis=1)
+                p = training.objective.response(far.astype(np.float32))
             p = np.clip(p, -MAX_PREDICTION, MAX_PREDICTION)
         # All metrics are convex in the margin, and in the target on either side of 0.
         p, y = np.repeat(p, len(ends), axis=0), np.tile(ends, len(p))
         parameter = training.settings.parameter
         largest = [METRICS[name](p, y, parameter).max() for name in self.metrics]
+        if training.objective.has_levels:  # one level may be low and another one high
+            largest = [2 * value for value in largest]
         least = [log(SMALLEST_MEAN) if name == "gamma-nloglik" else 0.0 for name in self.metrics]
         return np.column_stack([least, largest])
 
@@ -464,3 +503,4 @@ AREAS: Mapping[str, Callable[[Floats, Floats], tuple[float, float]]] = {
     "auc": _auc,
     "aucpr": _aucpr,
 }
+MAXIMISED = {*AREAS, "interval-regression-accuracy"}

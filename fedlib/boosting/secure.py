@@ -14,12 +14,13 @@ import numpy as np
 from fedlib.boosting.classes import check_weights_of_classes
 from fedlib.boosting.described import EVERYONE, Described, Pool, agree_on_names, check_weight
 from fedlib.boosting.descriptions import SumClasses, SumTargets
+from fedlib.boosting.first_scores import ResidualSums, SumRoots
 from fedlib.boosting.growers import Grower, Level
 from fedlib.boosting.histogram_messages import SumHistograms
 from fedlib.boosting.histograms import HistogramGrower
+from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.lossguide import LossguideGrower
-from fedlib.boosting.messages import MAX_LOSS, MAX_SUM
-from fedlib.boosting.objectives import LabelSums
+from fedlib.boosting.messages import MAX_LOSS, MAX_SUM, MAX_WEIGHT
 from fedlib.boosting.settings import Settings
 from fedlib.boosting.training import Training
 from fedlib.core.aggregation import Aggregation
@@ -111,8 +112,10 @@ class SecureGrower(HistogramGrower):
     def ask(
         self, request: type[Message], largest: Mapping[str, float], **fields: Any
     ) -> Flow[Replies]:
-        """Return the sum of the clients' histograms as the reply of `EVERYONE`."""
-        aggregation, rows = self.training.settings.aggregation, self.training.rows_of(EVERYONE)
+        """Return the sum of the clients' histograms, or of roots, as the reply of `EVERYONE`."""
+        if request is SumRoots:
+            return (yield from self.ask_for_sum(request(**fields, weight=largest[EVERYONE])))
+        rows = self.training.rows_of(EVERYONE)
         loss = rows.objective.largest_loss(rows.sums, self.max_margin, rows.parameter)
         n_finished = self.n_rounds - (len(fields["values"]) > 0)  # before this request
         asked = SumHistograms(
@@ -122,6 +125,11 @@ class SecureGrower(HistogramGrower):
             max_loss=min(2 * loss, MAX_LOSS),
             max_sum=self.pool.largest_weight,
         )
+        return (yield from self.ask_for_sum(asked))
+
+    def ask_for_sum(self, asked: Message) -> Flow[Replies]:
+        """Return the sum of the clients' replies to a request as the reply of `EVERYONE`."""
+        aggregation = self.training.settings.aggregation
         total, members = yield from aggregation.sum(asked)
         try:
             asked.accept(total)
@@ -135,8 +143,8 @@ class SecureGrower(HistogramGrower):
         """Raise ImpossibleSum if there is a reason: it is not known which client is wrong."""
         for reason in reasons.values():
             raise ImpossibleSum(
-                f"the sum of SumHistograms over {len(self.members)} clients is impossible, so at"
-                f" least one client has sent wrong values: {reason}"
+                f"a sum over {len(self.members)} clients is impossible, so at least one client has"
+                f" sent wrong values: {reason}"
             )
         return replies
         yield  # a generator, as in the base class
@@ -147,6 +155,14 @@ class SecureGrower(HistogramGrower):
             return super().problem_of_sums(level, name, sums)
         self.sums.open[name] = sums
         return self.training.rows_of(name).problem(self.training.unit, sums, self.max_margin)
+
+    def problem_of_weight(self, name: str, reply: ResidualSums) -> str | None:
+        """Return why a weight cannot be right; only while no client is lost."""
+        return None if self.absent else super().problem_of_weight(name, reply)
+
+    @property
+    def largest_weight(self) -> float:
+        return min(self.pool.largest_weight, MAX_WEIGHT)
 
     def converged(self, level: Level, replies: Replies) -> bool:
         """Return whether the previous round was the last; not if a client was lost meanwhile."""

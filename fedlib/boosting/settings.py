@@ -13,7 +13,7 @@ from fedlib.boosting.messages import (
     Class,
     ObjectiveName,
 )
-from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.objectives import OBJECTIVES, Parameter, n_outputs_of, parameter_of
 from fedlib.boosting.rounds import Callback
 from fedlib.boosting.rules import RulesName
 from fedlib.core.aggregation import Aggregation
@@ -48,6 +48,7 @@ METRICS_OF = {
     "binary:logistic": ("logloss", "error", "auc", "aucpr"),
     "multi:softprob": ("mlogloss", "merror", "auc"),
     "reg:gamma": ("rmse", "mae", "mape", "gamma-nloglik", "gamma-deviance"),
+    "survival:aft": ("aft-nloglik", "interval-regression-accuracy"),
 }  # for another regression: rmse, mae, mape and that of the objective
 # The parameters whose best values depend on whether sums have noise: by default without and with
 # it. The page "How much accuracy does differential privacy cost?" measures how they were chosen.
@@ -86,6 +87,10 @@ class Settings:
     leaf: Literal["all", "ended", "parent"]
     huber_slope: float
     tweedie_variance_power: float
+    quantile_alpha: tuple[float, ...]
+    expectile_alpha: tuple[float, ...]
+    aft_loss_distribution: str
+    aft_loss_distribution_scale: float
     base_score: float | None
     reg_alpha: float
     max_delta_step: float
@@ -134,6 +139,11 @@ class Settings:
             raise ValueError(
                 f"scale_pos_weight must be 1 for {chosen}; got {self.scale_pos_weight}"
             )
+        if self.xgboost_rules < objective.since:
+            raise ValueError(
+                f"xgboost_rules must be {objective.since!r} or later for {chosen}, because"
+                f" {objective.before}; got {self.xgboost_rules!r}"
+            )
         if score is not None and not objective.check_score(score):
             scores = objective.valid_scores
             raise ValueError(f"base_score must be {scores} for {chosen}; got {score}")
@@ -141,6 +151,8 @@ class Settings:
             wanted = self.validation_fraction or self.early_stopping_rounds or self.eval_sets
             metrics = (objective.default_metric,) if wanted else ()
         allowed = METRICS_OF.get(name, ("rmse", "mae", "mape", objective.default_metric))
+        if objective.has_levels and len(getattr(self, objective.parameter_name)) > 1:
+            allowed = (objective.default_metric,)  # the others are those of one prediction
         if self.eval_metric == () or not set(metrics) <= set(allowed):
             raise ValueError(
                 f"eval_metric must be among {', '.join(sorted(set(allowed)))} for {chosen}; got"
@@ -168,7 +180,11 @@ class Settings:
         return self.objective not in ("binary:logistic", "multi:softprob")
 
     @property
-    def parameter(self) -> float:
+    def parameter(self) -> Parameter:
         """The parameter of the objective."""
-        name = OBJECTIVES[self.objective].parameter_name
-        return float(getattr(self, name)) if name else 0.0
+        return parameter_of(self.objective, vars(self))
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of margins of a row, if it does not depend on the data."""
+        return n_outputs_of(self.objective, self.parameter, len(self.classes))

@@ -57,6 +57,13 @@ class PredictedTargets(Message):
     labels: Annotated[np.ndarray, Array("float64", ("rows",))]
 
 
+class PredictedLevels(Message):
+    """The state of a client at the end of a regression with several outputs per row."""
+
+    discloses = "nothing: it stays with the client"
+    labels: Annotated[np.ndarray, Array("float64", ("rows", "outputs"))]
+
+
 def first_child(state: Growing, request: Growth) -> int:
     """Return the first child of the splits that a request reports."""
     if getattr(request, "parents", ()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from fedlib.boosting.checks import DeclaredRows
 from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.described import Described
+from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.messages import Levels
-from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
+from fedlib.boosting.objectives import OBJECTIVES, Objective, Parameter
 from fedlib.boosting.rules import RULES
 from fedlib.core.array_types import Bools
 from fedlib.kernels.gains import Categories, SplitRule
@@ -54,6 +55,8 @@ class Training:
         The sum of each client's losses, as it reported last.
     n_rounds : int
         The number of finished rounds of the model, with those that the run continues.
+    scales : tuple of float
+        The scale of each output's residuals in this round; empty if the objective has none.
     """
 
     settings: Settings
@@ -68,6 +71,17 @@ class Training:
     losses: list[float] = field(default_factory=list)
     client_losses: dict[str, float] = field(default_factory=dict)
     n_rounds: int = 0
+    scales: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.objective.scaled:  # 0 until the first round has measured them
+            self.scales = (0.0,) * self.n_outputs
+
+    @property
+    def parameter(self) -> Parameter:
+        """The parameter of the objective, with the scales of this round at its end."""
+        own = self.settings.parameter
+        return own + self.scales if isinstance(own, tuple) else own
 
     @cached_property
     def unit(self) -> float:
@@ -150,10 +164,10 @@ class Training:
     def rows_of(self, name: str) -> DeclaredRows:
         """Return the rows that a client has declared; none for a passive one."""
         if name in self.declared:
-            return self.declared[name]
+            rows = self.declared[name]
+            return replace(rows, parameter=self.parameter) if self.scales else rows
         nothing = LabelSums(0.0, (0.0,) * len(self.described.classes))
-        parameter = self.settings.parameter
-        return DeclaredRows(0, nothing, self.objective, parameter, self.n_outputs, False)
+        return DeclaredRows(0, nothing, self.objective, self.parameter, self.n_outputs, False)
 
     def has_converged(self, losses: Mapping[str, float]) -> bool:
         """Record the clients' losses; return whether the last tree lowered the mean by too little.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedlib.boosting.categories import unknown_categories
 from fedlib.boosting.cuts import Cuts
+from fedlib.boosting.first_scores import ResidualSums, SumRoots
 from fedlib.boosting.growing_rows import ROWS_PER_VALUE, GrowingRows
 from fedlib.boosting.histogram_messages import (
     BuildHistograms,
@@ -51,6 +52,7 @@ from fedlib.kernels.histograms import (
     move_and_sum,
     open_slots,
 )
+from fedlib.kernels.levels import sum_roots
 from fedlib.kernels.packing import move_and_pack
 from fedlib.kernels.proposals import (
     have_hessians,
@@ -159,6 +161,16 @@ class TreeClient(GrowingRows):
             proposals = splits.propose_splits(columns, rows, totals, n_candidates, rule)
         return proposals
 
+    @handles(SumRoots)
+    def sum_roots(self, request: SumRoots) -> ResidualSums:
+        state = self._update(request)
+        if not OBJECTIVES[state.objective].scaled or state.margins.shape[1] != request.n_outputs:
+            raise Unanswerable(f"{state.objective} has no scales of {request.n_outputs} outputs")
+        weights = self._weights(state)
+        roots = sum_roots(state.margins, self._targets(state), weights)
+        weight = min(float(weights.sum(dtype=np.float64)), request.max_sum)
+        return ResidualSums(weight, np.minimum(roots, request.weight), np.empty((0, 2)))
+
     @handles(EvaluateSplits)
     def evaluate_splits(self, request: EvaluateSplits) -> CandidateSums:
         state = self.recall(Growing)
@@ -209,7 +221,7 @@ class TreeClient(GrowingRows):
         self, request: BuildHistograms, gradients: Callable[[Growing], Ints], sum_rows: SumRows
     ) -> Any:
         """Apply a request's decisions; return the sums of gradients by one of two functions."""
-        state, wanted = self.recall(Growing), request.wanted
+        state, wanted = self._scaled(request), request.wanted
         if len(wanted) != request.n_open:
             raise Unanswerable(f"{len(wanted)} entries of wanted for {request.n_open} open nodes")
         if request.n_bins != len(state.thresholds):
@@ -281,6 +293,10 @@ class TreeClient(GrowingRows):
             for bins in self._binned(state).T:
                 yield np.where(slots >= 0, slots.astype(np.int64) * n + bins, -1)
 
+    @partitions(SumRoots, singly=True, counts=True, terms=())
+    def rows_of_roots(self, request: SumRoots) -> Iterable[Ints]:
+        yield self._trains(*self.recall(Growing).held_out).astype(np.int64) - 1
+
     @partitions(SumLeaves, singly=True, counts=True, terms=())
     def rows_of_leaves(self, request: SumLeaves) -> Iterable[Ints]:
         state = self.recall(Growing)
@@ -309,7 +325,7 @@ class TreeClient(GrowingRows):
                 f" equals are drawn; got subsample={state.subsample} and"
                 f" validation_fraction={state.held_out[0]}"
             )
-        limits = gradient_limits(state.objective, request.max_gradient)
+        limits = gradient_limits(state.objective, request.max_gradient, state.parameter)
         sensitivity = row_sensitivity(limits, self.n_features, state.margins.shape[1])
         if state.bits != sensitivity.digits:
             raise Unanswerable(f"bits must be {sensitivity.digits}, got {state.bits}")

@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 
-from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.objectives import OBJECTIVES, Parameter, check_parameter, n_outputs_of
 from fedlib.boosting.rules import RULES, RulesName
 from fedlib.core.array_types import Bools, Bytes, Floats, Floats32, Ints, Ints32
 from fedlib.core.messages import Array
@@ -147,8 +147,8 @@ class BoostedTrees:
         rounds but the last.
     objective : str
         XGBoost's name of the objective.
-    parameter : float
-        The parameter of the objective.
+    parameter : float or tuple of float
+        The parameter of the objective; the levels of quantiles or expectiles.
     metrics : tuple of str
         The metrics of the rows for validation.
     evaluations : list of lists of float
@@ -191,7 +191,7 @@ class BoostedTrees:
     features: tuple[str, ...]
     losses: list[float]
     objective: str = "binary:logistic"
-    parameter: float = 0.0
+    parameter: Parameter = 0.0
     metrics: tuple[str, ...] = ()
     evaluations: list[list[float]] = field(default_factory=list)
     evaluation_errors: list[list[float]] = field(default_factory=list)
@@ -212,7 +212,9 @@ class BoostedTrees:
             raise ValueError(
                 f"xgboost_rules must be one of {list(RULES)}; got {self.xgboost_rules!r}"
             )
-        n_outputs = len(self.classes) if self.objective == "multi:softprob" else 1
+        if OBJECTIVES[self.objective].has_several_numbers:
+            check_parameter(self.objective, self.parameter)
+        n_outputs = n_outputs_of(self.objective, self.parameter, len(self.classes))
         if self.n_outputs != n_outputs or len(self.base_scores) != n_outputs:
             raise ValueError(
                 f"a model for {self.objective} with {len(self.classes)} classes must have"

@@ -2,7 +2,8 @@
 
 Every function takes the margins (n, outputs) of float32, the targets (n,), the weights (n,) of
 float32 and the objective's ``parameter``. The gradients (outputs, n, 2) are integer multiples of
-2**-bits, as in `fedlib.kernels.splits`; a loss is the sum over all rows.
+2**-bits, as in `fedlib.kernels.splits`; a loss is the sum over all rows. Quantiles, absolute errors
+and expectiles are in `fedlib.kernels.levels`, survival times in `fedlib.kernels.survival`.
 """
 
 import math

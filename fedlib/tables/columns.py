@@ -293,6 +293,18 @@ def numbers(column: pd.Series) -> np.ndarray:
     return values
 
 
+def latest_times(column: pd.Series) -> np.ndarray:
+    """Return the numbers in a column that are finite, or inf for a time without an end."""
+    given = pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
+    try:
+        finite = numbers(column.where(given != np.inf, 0))
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; a time that is only known to be later than the earliest one is inf"
+        ) from error
+    return np.where(given == np.inf, np.inf, finite)
+
+
 def check_exact(column: pd.Series) -> None:
     """Raise ValueError for an integer that no 64-bit float equals, in a column with gaps."""
     large = np.array([isinstance(v, int) and abs(v) > MAX_EXACT for v in column], bool)

@@ -64,8 +64,8 @@ class Table(NamedTuple):
     ----------
     X : DataFrame or array (n_rows, n_features)
         The features; a DataFrame if they have names.
-    y : array (n_rows,), optional
-        The classes.
+    y : array (n_rows,) or (n_rows, 2), optional
+        The classes, or the earliest and the latest times.
     sample_weight : array (n_rows,), optional
         The weights.
     ids : Series (n_rows,), optional
@@ -183,13 +183,20 @@ class SiteFile:
         target, weight, ids = options.target, options.sample_weight, options.ids
         return Table(
             X if self.named or self.text else X.to_numpy(),
-            None if target is None else checks.classes(frame[target], target in self.text),
+            None if target is None else self._targets(target),
             None if weight is None else checks.numbers(frame[weight]),
             None if ids is None else checks.identifiers(frame[ids]),
             None
             if not options.base_margin
             else np.column_stack([checks.numbers(frame[one]) for one in options.base_margin]),
         )
+
+    def _targets(self, target: str) -> np.ndarray:
+        """Return the classes, or the earliest and the latest times of rows."""
+        frame, upper = self.content.frame, self.options.target_upper
+        if upper is None:
+            return checks.classes(frame[target], target in self.text)
+        return np.column_stack([checks.numbers(frame[target]), checks.latest_times(frame[upper])])
 
     def _feature_names(self) -> list[str]:
         """Return the names of the features; every named column must exist, and be used once."""
@@ -316,8 +323,9 @@ def write_labels(
     path : Path
         A .npy file for the labels alone, or else a CSV file, which also contains the identifiers if
         the table has them.
-    labels : array or masked array (n_rows,)
-        A masked label is an empty field, and NaN in a .npy file.
+    labels : array or masked array (n_rows,) or (n_rows, n_levels)
+        A masked label is an empty field, and NaN in a .npy file. Several labels per row, such as
+        quantiles, have one column each.
     table : Table
     further : mapping of str to array (n_rows,), optional
         Additional columns of the CSV file, by name.
@@ -353,8 +361,13 @@ def write_labels(
         np.save(data, _with_nan(labels), allow_pickle=False)
         write_file(path, data.getvalue(), mode=0o600)
         return
-    column = pd.Series(np.ma.getdata(labels), dtype=object).where(~np.ma.getmaskarray(labels), "")
-    frame = pd.DataFrame({"label": column, **(further or {})})
+    columns = np.ma.reshape(labels, (len(labels), -1)).T if len(labels) else [labels]
+    names = ["label"] if len(columns) == 1 else [f"label_{j}" for j in range(len(columns))]
+    found = {
+        name: pd.Series(np.ma.getdata(one), dtype=object).where(~np.ma.getmaskarray(one), "")
+        for name, one in zip(names, columns, strict=True)
+    }
+    frame = pd.DataFrame({**found, **(further or {})})
     if table.ids is not None:
         frame.insert(0, table.ids.name, table.ids.to_numpy(), allow_duplicates=True)
     write_file(path, csv_bytes(frame), mode=0o600)

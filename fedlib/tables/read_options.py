@@ -22,6 +22,9 @@ class ReadOptions:
         By default all columns without another role.
     target : str, optional
         The column with the classes, for a protocol that needs it.
+    target_upper : str, optional
+        The column with the latest times of rows, if that of ``target`` has the earliest, for
+        boosting of survival times; inf where a time is only known to be later.
     sample_weight : str, optional
         The column with the weights, for a protocol that uses them.
     ids : str, optional
@@ -71,6 +74,7 @@ class ReadOptions:
 
     columns: str | Sequence[str] | None = None
     target: str | None = None
+    target_upper: str | None = None
     sample_weight: str | None = None
     ids: str | None = None
     base_margin: str | Sequence[str] | None = None
@@ -92,6 +96,11 @@ class ReadOptions:
             raise ValueError(f"the decimal mark must be '.' or ',', got {self.decimal!r}")
         if self.encoding is not None:
             _check_encoding(self.encoding)
+        if self.target_upper is not None and self.target is None:
+            raise ValueError(
+                "target must name the column with the earliest times; got only"
+                f" target_upper={self.target_upper!r}, that with the latest"
+            )
         if self.skip_lines < 0:
             raise ValueError(f"skip_lines must be 0 or more, got {self.skip_lines}")
         words_of = self.na_values
@@ -100,7 +109,8 @@ class ReadOptions:
         if isinstance(self.base_margin, str):
             object.__setattr__(self, "base_margin", split_list(self.base_margin))
         object.__setattr__(self, "na_values", tuple(composed(str(w)) for w in words_of or ()))
-        for name in ("columns", "target", "sample_weight", "ids", "base_margin", "text"):
+        single = ("target", "target_upper", "sample_weight", "ids")
+        for name in ("columns", *single, "base_margin", "text"):
             value = getattr(self, name)
             if value is not None:
                 plain = composed(value) if isinstance(value, str) else tuple(map(composed, value))
@@ -114,8 +124,8 @@ class ReadOptions:
     @property
     def others(self) -> list[str]:
         """The columns that are no features."""
-        single = [name for name in (self.target, self.sample_weight, self.ids) if name is not None]
-        return [*single, *(self.base_margin or ())]
+        single = (self.target, self.target_upper, self.sample_weight, self.ids)
+        return [*(name for name in single if name is not None), *(self.base_margin or ())]
 
 
 def _check_separator(separator: str | None) -> None:

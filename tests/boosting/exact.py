@@ -37,9 +37,12 @@ def train_on_bins(model, X, y, weight=None, **options):
     bins[np.isnan(X)] = np.nan
     margins = np.array(model.model_.base_margins, np.float32)
     base_margin = options.pop("base_margin", np.tile(margins, (len(X), 1)))
+    labels = {"label": y}
+    if y.ndim > 1:  # limits of times
+        labels = {"label_lower_bound": y[:, 0], "label_upper_bound": y[:, 1]}
     data = xgboost.DMatrix(
         bins,
-        y,
+        **labels,
         weight=weight,
         base_margin=base_margin,
         feature_types=["c" if f in n_categories else "float" for f in range(X.shape[1])],
@@ -53,7 +56,7 @@ def train_on_bins(model, X, y, weight=None, **options):
             "tree_method": "hist",
             "max_bin": 1024,
             "nthread": 1,
-            **({"num_class": n_outputs} if n_outputs > 1 else {}),
+            **({"num_class": n_outputs} if n_outputs > 1 and len(model.model_.classes) else {}),
             **options,
         },
         data,

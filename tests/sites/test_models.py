@@ -136,6 +136,7 @@ PROTOCOLS = {
     "xgb-regressor": [
         ({"n_trees": 2}, numbers),
         ({"objective": "count:poisson", "n_trees": 5}, numbers),
+        ({"objective": "reg:quantileerror", "quantile_alpha": [0.2, 0.5]}, numbers),
     ],
 }
 CASES = [(name, *case) for name, cases in PROTOCOLS.items() for case in cases]

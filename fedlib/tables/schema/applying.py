@@ -21,7 +21,8 @@ from fedlib.tables.schema.report import N_SHOWN, ColumnReport, Report
 
 __all__ = ["apply_columns", "to_table"]
 
-NEEDED = ("target", "weight", "base_margin")  # the roles whose columns must not have gaps
+# The roles whose columns must not have gaps.
+NEEDED = ("target", "target_upper", "weight", "base_margin")
 N_PROBLEMS = 20  # in the text of an error
 
 
@@ -148,10 +149,12 @@ def to_table(
         for column in [*(c for c in columns if c.role == "feature"), *others]
     }
     roles = {column.role: column for column in columns if column.role != "feature"}
-    target, weight, key = (roles.get(role) for role in ("target", "weight", IDENTIFIER))
+    names = ("target", "target_upper", "weight", IDENTIFIER)
+    target, upper, weight, key = (roles.get(role) for role in names)
+    y = None if target is None else _classes(target, values[target.name])
     return Table(
         pd.DataFrame(features, copy=False),  # the columns are not copied into one block
-        None if target is None else _classes(target, values[target.name]),
+        y if upper is None or y is None else np.column_stack([y, values[upper.name]]),
         None if weight is None else values[weight.name],
         None if key is None else pd.Series(values[key.name], name=key.name, dtype=object),
         np.column_stack(margins) if margins else None,

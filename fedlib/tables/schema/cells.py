@@ -79,10 +79,14 @@ def read_values(column: Column, cells: Cells) -> Values:
         numbers, gaps, unreadable = numbers[codes], gaps[codes], unreadable[codes]
     numbers = numbers + 0.0  # a copy without negative zeros
     unreadable = unreadable | _unusable(column, numbers)
+    # A time that is only known to be later than the earliest one has no end.
+    is_open = np.isposinf(numbers) & (column.role == "target_upper")
+    unreadable &= ~is_open
     if gaps.any() or unreadable.any():
         numbers[gaps | unreadable] = np.nan
     low, high = column.limits or (-np.inf, np.inf)
-    return Values(numbers, gaps, unreadable, (numbers < low) | (numbers > high))
+    outside = (numbers < low) | ((numbers > high) & ~is_open)
+    return Values(numbers, gaps, unreadable, outside)
 
 
 def plain_numbers(column: Column) -> bool:

@@ -51,7 +51,8 @@ class Column:
     type : str
         ``"number"``, ``"integer"``, ``"string"``, ``"boolean"`` or ``"date"``.
     role : str
-        ``"feature"``, ``"target"``, ``"weight"``, ``"base_margin"`` or ``"identifier"``.
+        ``"feature"``, ``"target"``, ``"target_upper"``, ``"weight"``, ``"base_margin"`` or
+        ``"identifier"``.
     unit : str, optional
         The unit of measurement.
     outside : str

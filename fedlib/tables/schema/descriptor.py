@@ -33,7 +33,7 @@ MAX_FIELDS = 2**16
 MAX_CATEGORIES = 2**12  # of one field; also the limit of its missing values
 MAX_NAME = 1000  # characters of a name
 TYPES = ("number", "integer", "string", "boolean", "date")
-ROLES = ("target", "weight", "base_margin", "feature", "ignore")
+ROLES = ("target", "target_upper", "weight", "base_margin", "feature", "ignore")
 
 # What the standard defines and fedlib cannot obey, with the remedy.
 REFUSED_RESOURCE = {
@@ -83,7 +83,9 @@ class Constraints(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 class Own(msgspec.Struct, forbid_unknown_fields=True):
     """What the standard lacks: the object ``fedlib`` of a field."""
 
-    role: Literal["target", "weight", "base_margin", "feature", "ignore"] = "feature"
+    role: Literal["target", "target_upper", "weight", "base_margin", "feature", "ignore"] = (
+        "feature"
+    )
     unit: str | None = None
     outside: Literal["missing", "other", "clip", "error"] = "error"
     fill: bool | int | float | str | None = None

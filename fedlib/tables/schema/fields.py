@@ -141,8 +141,13 @@ def _column(
     column = _with_limits(place, column, declared)
     _check_texts(place, column)
     _check_outside(place, column)
-    if column.role in ("weight", "base_margin") and column.kind != NUMBER:
-        what = "weights" if column.role == "weight" else "base margins"
+    numeric = {
+        "weight": "weights",
+        "base_margin": "base margins",
+        "target_upper": "latest times",
+    }
+    if column.role in numeric and column.kind != NUMBER:
+        what = numeric[column.role]
         raise ValueError(f"{place}the {what} must be numbers; remove the role or the categories")
     return column if own.fill is None else replace(column, fill=_fill(place, column, own.fill))
 
@@ -367,9 +372,12 @@ def check_columns(fields: Sequence[str], columns: Sequence[Column], key: str | N
         raise ValueError(f"schema.fields has more than one field {short(repeated)}")
     if key is not None and key not in fields:
         raise ValueError(f"schema.primaryKey must be the name of a field, got {short(key)}")
-    for role in ("target", "weight"):
+    for role in ("target", "target_upper", "weight"):
         names = [column.name for column in columns if column.role == role]
         if len(names) > 1:
             raise ValueError(f"only one field can have the role {role!r}, got {short(names)}")
+    roles = {column.role for column in columns}
+    if "target_upper" in roles and "target" not in roles:
+        raise ValueError("a field with the role 'target_upper' needs one with the role 'target'")
     if not any(column.role == "feature" for column in columns):
         raise ValueError("no field is left for the features: all have other roles")

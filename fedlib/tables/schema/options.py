@@ -43,6 +43,7 @@ its own copy of the schema, which --schema names
     """
     roles: dict[str, Any] = {
         "target": schema.target,
+        "target_upper": schema.target_upper,
         "sample_weight": schema.weight,
         "ids": schema.identifier,
         "base_margin": schema.base_margin or None,

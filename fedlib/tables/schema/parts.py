@@ -104,7 +104,9 @@ class AgreedParts:
                 f"the part has values with the role {role!r}, and the schema no such field: leave"
                 " them out, or declare the field in the copies of all sites"
             )
-        return [names] if isinstance(names, str) else names
+        upper = self.schema.target_upper if role == "target" else None
+        found = [names] if isinstance(names, str) else names
+        return [*found, upper] if upper else found
 
     def _named(self, X: Any) -> pd.DataFrame:
         """Return a table with names; those of an array are the features of the schema."""

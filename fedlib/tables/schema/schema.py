@@ -6,7 +6,8 @@ portals read. One property per field, the object ``fedlib``, is not in the stand
 
 - ``role``: ``"feature"`` (the default), ``"target"``, ``"weight"``, ``"base_margin"``, or
   ``"ignore"`` for a column that is not read. Only base margins may be several columns, one per
-  class.
+  class. ``"target_upper"`` is the column with the latest times of rows for ``"survival:aft"``, of
+  which the target is the earliest; a cell ``inf`` is a time that is only known to be later.
 - ``unit``: the unit of measurement.
 - ``outside``: what becomes of a value that is not accepted. It is ``"error"`` by default,
   ``"missing"`` (a gap), ``"clip"`` (the nearest limit) or ``"other"`` (this category).
@@ -187,6 +188,11 @@ class Schema(AgreedColumns):
     def target(self) -> str | None:
         """The name of the column with the classes; None if there is none."""
         return self._with_role("target")
+
+    @property
+    def target_upper(self) -> str | None:
+        """The name of the column with the latest times of rows; None if there is none."""
+        return self._with_role("target_upper")
 
     @property
     def weight(self) -> str | None:  # type: ignore[override]

@@ -25,6 +25,7 @@ from fedlib.boosting.descriptions import (
     TargetSums,
     TrainingDescription,
 )
+from fedlib.boosting.first_scores import ResidualSums, TargetCounts
 from fedlib.boosting.histogram_messages import (
     Histograms,
     NoisyHistograms,
@@ -427,6 +428,8 @@ WITHOUT_ATTACK: dict[type[Message], str] = {
     RowDescription: WHOLE,
     TargetDescription: WHOLE,
     TargetSums: WHOLE,
+    ResidualSums: WHOLE,
+    TargetCounts: "as RowsPerBucket, whose attack takes the middles of buckets: here of targets",
     ClassSums: SIZES,
     ColumnSums: WHOLE,
     Scatter: WHOLE,
