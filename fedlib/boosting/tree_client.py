@@ -369,9 +369,9 @@ class TreeClient(GrowingRows):
     def keep_trees(self, request: KeepTrees) -> Done:
         self._check_features(request.feature)
         margins = self._margins(request)
+        self.state = self._predict(margins[: self.n_training], request.objective)
         for problem in self._problems(request):
             warnings.warn(problem, stacklevel=2)
-        self.state = self._predict(margins[: self.n_training], request.objective)
         return Done()
 
     def _problems(self, request: KeepTrees) -> list[str]:

@@ -13,11 +13,20 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from fedlib.core.columns import EMPTY, KIND_NAMES, as_categories
+from fedlib.core.messages import MessageError
 from fedlib.core.names import difference, listed
 from fedlib.core.protocol import Reject, Replies, TooFewClients
 from fedlib.core.texts import printable
 
-__all__ = ["Disagreement", "agree", "agree_on_features", "exclude", "require_all", "settle"]
+__all__ = [
+    "Disagreement",
+    "NoMinority",
+    "agree",
+    "agree_on_features",
+    "exclude",
+    "require_all",
+    "settle",
+]
 
 MAX_SHOWN = 500  # characters of a client's value in the text of an error
 
@@ -34,6 +43,10 @@ class Disagreement(ValueError):
     def __init__(self, text: str, minority: Sequence[str] = ()):
         super().__init__(printable(text))  # it contains names that clients have sent
         self.minority = list(minority)
+
+
+class NoMinority(Disagreement, MessageError):
+    """The replies of all clients together allow no next request, and no client differs."""
 
 
 def agree(values_of: str, values: Mapping[str, Any], show: Callable[[Any], str] = str) -> Any:

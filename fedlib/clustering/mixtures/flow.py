@@ -40,7 +40,7 @@ from fedlib.clustering.mixtures.messages import (
     parameters,
 )
 from fedlib.clustering.mixtures.start import Start
-from fedlib.core.agreement import agree_on_features, exclude, settle
+from fedlib.core.agreement import NoMinority, agree_on_features, exclude, settle
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import MessageError
 from fedlib.core.names import check_names
@@ -258,7 +258,7 @@ def _improve(
         next_mixture: Callable[[Mapping[str, Any]], Mixture] = average_mixtures
         if method == "em":
             next_mixture = partial(step_of_em, mixture, reg_covar=reg_covar)
-        replies, mixture = yield from _without_the_largest(replies, next_mixture, history.limits)
+        replies, mixture = yield from _without_the_largest(replies, next_mixture, history)
         n_points = {name: reply.n_points for name, reply in replies.items()}
         first = first or n_points
         averaged_first = method == "average" and not (log_likelihoods or weighted)
@@ -286,15 +286,17 @@ def _improve(
 def _without_the_largest(
     replies: Replies,
     next_mixture: Callable[[Mapping[str, Any]], Mixture],
-    limits: Mapping[str, float | None],
+    history: PointsHistory,
 ) -> Generator[Reject, Replies, tuple[Replies, Mixture]]:
     """Return the replies and their next mixture.
 
     If the replies together give no valid mixture, the clients with far larger points than the
     others are excluded, because their variances can hide those of the others. A majority stays. If
     that does not help, or the points are of a similar size, the error is raised, and no client is
-    excluded.
+    excluded. Without ``reg_covar``, rounding decides whether a covariance of collinear points is
+    valid, so that the error is `NoMinority`.
     """
+    limits = history.limits
     try:
         return replies, next_mixture(replies)
     except MessageError as error:
@@ -309,6 +311,8 @@ def _without_the_largest(
                 reasons = dict.fromkeys(excluded, f"with this reply, {error}")
                 replies = yield from exclude(replies, reasons, error)
                 return replies, mixture
+        if history.reg_covar == 0:
+            raise NoMinority(str(error)) from error
         raise
 
 
@@ -367,7 +371,7 @@ def _around_means(
     replies = yield from exclude(replies, history.problems(replies, nearest))
     step = partial(step_of_em, nearest, reg_covar=history.reg_covar)
     try:
-        _, mixture = yield from _without_the_largest(replies, step, history.limits)
+        _, mixture = yield from _without_the_largest(replies, step, history)
         weights = start.weights if len(start.weights) else mixture.weights
         covariances = start.covariances if len(start.covariances) else mixture.covariances
         return Mixture(weights, start.means, covariances, covariance_type)

@@ -252,7 +252,9 @@ def test_averages_find_the_mixture_of_em(covariance_type, seed):
     assert all((a == b).mean() > 0.98 for a, b in zip(average.labels_, em.labels_, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore:.*(have no points|are equal|have fewer than)")
+@pytest.mark.filterwarnings(
+    "ignore:.*(have no points|are equal|have fewer than|have different kinds of points)"
+)
 @given(st.integers(0, 2**31), st.sampled_from(COVARIANCE_TYPES), st.sampled_from(METHODS))
 @settings(max_examples=15)
 @example(760, "full", "average")  # two equal points far from the mean: asymmetric by rounding
