@@ -241,3 +241,5 @@ def test_a_reader_sees_what_was_measured_and_a_build_the_larger_result(kept, mon
     assert results.save_and_choose(small, "speed.csv", of="rows")["rows"].max() == 1000
     monkeypatch.delenv("FEDLIB_BUILD")
     assert results.save_and_choose(small, "speed.csv", of="rows")["rows"].max() == 10
+    chosen = results.save_and_choose(small, "speed.csv", of="rows", for_readers=True)
+    assert chosen["rows"].max() == 1000

@@ -51,10 +51,10 @@ def is_build():
     return "FEDLIB_BUILD" in os.environ
 
 
-def save_and_choose(measured, name, of="splits"):
+def save_and_choose(measured, name, of="splits", for_readers=False):
     """Save a result; return it, or the kept one if that is larger, and show which in a badge.
 
-    A run of a reader returns what it has measured.
+    A reader's run returns what it has measured.
 
     Parameters
     ----------
@@ -64,10 +64,12 @@ def save_and_choose(measured, name, of="splits"):
         The name of the file.
     of : str, default="splits"
         The column whose largest value tells how much was measured.
+    for_readers : bool, default=False
+        Whether a reader's run does the same, because the page's sentences are about the kept one.
     """
     save(measured, name)
     shown, versions = measured, None
-    if is_build() and (KEPT / name).exists():
+    if (is_build() or for_readers) and (KEPT / name).exists():
         kept = read(name, [KEPT])
         if kept[of].max() > measured[of].max():
             shown, versions = kept, kept["versions"].iloc[0]
