@@ -20,6 +20,10 @@ What differs, and what does not:
 - XGBoost 3.4 predicts no row with a category that is not in the model. fedlib predicts it with
   all rules, as XGBoost did before.
 
+- The rules are those of XGBoost's processor code. Its ``device="cuda"`` was compared with it once,
+  on one H200 with 3.4.1: without missing values, all 12,314 nodes were equal (three data sets,
+  three objectives, 20 trees each); with missing values, another cut wins where two have one gain.
+
 ``make test-exact`` compares each set of rules with its release, node by node.
 """
 
