@@ -210,7 +210,7 @@ def from_booster(
     n_parallel = int(forest["gbtree_model_param"]["num_parallel_tree"])
     if n_outputs > 1 < n_parallel:
         raise ValueError(
-            "the booster must have one tree per class (or level) and round; got"
+            "the booster must have one tree per class and round; got"
             f" num_parallel_tree={n_parallel}"
         )
     if (best := booster.attr("best_iteration")) is not None:

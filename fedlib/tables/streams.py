@@ -84,7 +84,8 @@ class _Bytes(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        self._file.close()
+        if hasattr(self, "_file"):  # else it could not be opened
+            self._file.close()
         super().close()
 
 

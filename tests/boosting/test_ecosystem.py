@@ -69,9 +69,9 @@ def test_a_model_of_another_kind_cannot_be_continued():
     with pytest.raises(ValueError, match="classes must be that of the model"):
         model.fit([(X, y + 1)])
     data = xgboost.DMatrix(X, y)
-    other = xgboost.train({"objective": "reg:absoluteerror"}, data, 1)
+    other = xgboost.train({"objective": "reg:squaredlogerror"}, data, 1)
     with pytest.raises(
-        ValueError, match="must be a gbtree for one of .*; got gbtree for reg:absoluteerror"
+        ValueError, match="must be a gbtree for one of .*; got gbtree for reg:squaredlogerror"
     ):
         FederatedXGBRegressor.from_xgboost(other)
     booster = xgboost.train({"objective": "binary:logistic"}, data, 1)

@@ -251,6 +251,11 @@ def conversations():
         FederatedXGBClassifier(2, max_depth=2, histograms="packed"),
         FederatedXGBClassifier(2, max_depth=2, tol=None, warm_start=True, method="top_splits"),
         FederatedXGBRegressor(2, max_depth=2, validation_fraction=0.3),
+        *(
+            FederatedXGBRegressor(1, objective=f"reg:{one}error")
+            for one in ("absolute", "quantile")
+        ),
+        FederatedXGBRegressor(1, max_depth=1, bounds=bounds, max_target=1.0, secure=True),
         FederatedPipeline(HorizontalDBSCAN(1.0, 2), scale="robust"),
         FederatedPipeline(
             HorizontalDBSCAN(1.0, 2, epsilon=1.0), scale="standard", schema=SCHEMA_OF_TWO

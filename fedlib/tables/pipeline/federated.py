@@ -20,7 +20,7 @@ from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Bools
 from fedlib.core.bounds import NO_BOUNDS, check_bounds
 from fedlib.core.client import Client, roles_of
-from fedlib.core.columns import NUMBER, TEXT, read_columns
+from fedlib.core.columns import NUMBER, TEXT, RawTable, read_columns
 from fedlib.core.estimator import Clusterer, Federated
 from fedlib.core.names import as_table, listed
 from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalBounds
@@ -492,10 +492,14 @@ class FederatedPipeline(Federated):
 
             return of_raw_table
 
+    def _raw(self, X: Any) -> RawTable:
+        """Return new rows as those of `fit` were read: texts stay text where the rules know it."""
+        kinds = self.model_.rules.kinds
+        return read_columns(self._like_fit(X), np.flatnonzero(kinds != NUMBER).tolist())
+
     def _by_rules(self, X: Any) -> tuple[Any, Bools]:
-        """Return new rows by the rules, which know where texts that are all numbers are text."""
-        X, rules = self._like_fit(X), self.model_.rules
-        return rules.transform(read_columns(X, np.flatnonzero(rules.kinds != NUMBER).tolist()))
+        """Return new rows by the rules, and which rows are in them."""
+        return self.model_.rules.transform(self._raw(X))
 
     def _transformed(self, X: Any, method: str) -> tuple[Any, Bools]:
         """Return a raw table as the estimator's method gets it, and which rows are in it."""

@@ -9,6 +9,7 @@ from all_protocols import CASES, estimator_of, make_client
 
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
+from fedlib.boosting.first_scores import CountTargets
 from fedlib.clustering.density.bounded_cells import CountGrid
 from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
 from fedlib.clustering.kmeans.federated import FederatedKMeansClient
@@ -244,7 +245,8 @@ def test_no_other_reply_with_limits_of_the_server_is_a_sum_over_groups():
         for request, stated in client.partitioners.items()
         if not stated.singly and limits & set(request.__struct_fields__)
     }
-    assert found == {SumWeightedColumns, CountBins, CountGrid}  # the limits divide the rows
+    # the limits divide the rows
+    assert found == {SumWeightedColumns, CountBins, CountGrid, CountTargets}
 
 
 def test_no_row_has_more_than_its_share_of_the_weight_of_a_group():

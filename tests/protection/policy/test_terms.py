@@ -81,7 +81,7 @@ class Shift(Message):
     amount: float
 
 
-class Restart(Message):
+class RestartSums(Message):
     discloses = "nothing"
     asks_for_data = False
     begins = True
@@ -113,7 +113,7 @@ class ThresholdClient(Client):
     def shift(self, request):
         return Done()
 
-    @handles(Restart)
+    @handles(RestartSums)
     def restart(self, request):
         return Done()
 
@@ -142,7 +142,7 @@ def test_a_delivered_result_is_a_term_until_the_client_forgets_it():
     for request, expected in (
         (SumAbove(20.0), TermSum(19.0)),
         (Shift(1.0), Done()),
-        (Restart(), Done()),
+        (RestartSums(), Done()),
         (SumAbove(20.0), TermSum(19.0)),
         (CountAbove(20.0), TermSum(19.0)),
         (Shift(1.0), Done()),

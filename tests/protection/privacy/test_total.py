@@ -7,6 +7,7 @@ all. The requests may be nonsense, as long as they can be sent: a curious server
 from unittest import mock
 
 import hostile_server
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -186,14 +187,27 @@ def test_boosting_answers_for_all_rows_or_for_none(name):
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("objective", ["squarederror", "pseudohubererror", "logistic", "gamma"])
+def answers_for_targets(requests):
+    """Return the replies of a site without rows, of one with huge targets, and of one with a row."""
+    parts = [(POINTS[:0], np.empty(0)), (POINTS, np.linspace(-1e12, 1e12, 30)), ([[0, 0]], [0.0])]
+    return [answers(RegressionClient(part), requests, "xgb-regressor") for part in parts]
+
+
+@pytest.mark.parametrize("objective", ["squarederror", "pseudohubererror", "logistic"])
 @pytest.mark.parametrize("parameter", [0.0, 1e-300, 1e300])
 def test_regressions_answer_for_all_targets(objective, parameter):
     requests = [begin(f"reg:{objective}", parameter=parameter), histograms()]
-    parts = [(POINTS[:0], np.empty(0)), (POINTS, np.linspace(-1e12, 1e12, 30)), ([[0, 0]], [0.0])]
-    found = [answers(RegressionClient(part), requests, "xgb-regressor") for part in parts]
+    found = answers_for_targets(requests)
     assert found[0] == found[1] == found[2]
     assert found[0][1][0] == "NoisyHistograms"
+
+
+@pytest.mark.parametrize("objective", ["gamma", "absoluteerror", "tweedie"])
+def test_an_objective_without_limits_of_a_row_has_no_noise_whatever_the_targets(objective):
+    start = msgspec.structs.replace(begin("reg:squarederror"), objective=f"reg:{objective}")
+    found = answers_for_targets([start, histograms()])
+    assert found[0] == found[1] == found[2]
+    assert found[0][1][0] != "NoisyHistograms"
 
 
 TEXTS = pd.DataFrame({"a": [0.1] * 4, "b": np.array([None] * 4, object)})
@@ -503,7 +517,7 @@ def test_a_minimum_count_does_not_decline_masked_sums_with_noise():
         clients = {
             name: GuardedClient(
                 SecureClient(FederatedKMeans.client_class(X), identities[name]),
-                Policy.from_dict({"min_count": 5}),
+                Policy.from_dict({"min_count": 5} | BUDGET),
                 "kmeans",
             )
             for name, X in parts.items()
