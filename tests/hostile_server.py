@@ -27,7 +27,8 @@ from fedlib import (
     FederatedXGBRegressor,
     Schema,
 )
-from fedlib.core.messages import MessageError, arrays, decode, encode
+from fedlib.core.messages import Done, MessageError, arrays, decode, encode
+from fedlib.core.privacy_loss import Privacy, privacy_of
 from fedlib.core.protocol import run, serve
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.secure import SecureClient, simulated_identities
@@ -37,8 +38,10 @@ from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.testing import Recorder, seeded_noise
 
 BUDGET = {"budget": {"epsilon": 1e6, "delta": 0.5}}
+LATER = 3  # requests of the conversation that are sent once more
 OPEN = (DescribeFeatures,)  # requests for data that are answered without masks
 NUMBERS = [0.0, 1.0, -1.0, 0.5, 3.0, 1e-300, -1e-30, 1e30, -1e30, 1e99, -1e99]  # of requests
+LOSSES = [5e-324, 1e-300, 1e-30, 1e-9, 0.1, 100.0]  # of replies with noise
 VALUES = [0.0, -0.0, 7.0, -3.0, 1e-300, 1e30, -1e30, 1e99, 1e200]  # of rows
 
 # Protocols for tables with a schema --------------------------------------------------------------
@@ -172,11 +175,14 @@ def conversation(case):
 
 
 def hostile(rng, requests):
-    """Return the beginning of a conversation whose last requests are changed at random."""
+    """Return the beginning of a conversation whose last requests are changed at random.
+
+    Then its first requests follow, which show what the changed requests have left behind.
+    """
     n_kept = int(rng.integers(0, len(requests)))
     n_changed = int(rng.integers(1, 4))
     rest = requests[n_kept : n_kept + n_changed]
-    return [*requests[:n_kept], *(changed(rng, one) for one in rest)]
+    return [*requests[:n_kept], *(changed(rng, one) for one in rest), *requests[:LATER]]
 
 
 def changed(rng, request):
@@ -217,9 +223,14 @@ def _another(rng, value, options):
         return int(rng.choice([0, 1, 2, 3, value + 1, 2 * value, 17, 1000]))
     if isinstance(value, float):
         return float(rng.choice([*NUMBERS, value * 2, value / 3, value * 1e6]))
+    if isinstance(value, tuple) and rng.random() < 0.3:
+        return (*value, *(value or (("a", "b"), None)))[: int(rng.integers(1, 4))]
     if isinstance(value, tuple):
         return tuple(one for one in value if rng.random() < 0.7)
-    return value  # such as the privacy loss, which the site charges
+    if isinstance(value, Privacy):
+        loss = float(rng.choice(LOSSES))
+        return Privacy(rho=loss) if rng.random() < 0.5 else Privacy(epsilon=loss)
+    return value
 
 
 def _literals(hint):
@@ -378,6 +389,40 @@ def _ask(request, numbers, digits):
         yield from secure_sum(request, numbers, digits or fields)
     else:
         yield request
+
+
+# Sums of two tables ------------------------------------------------------------------------------
+
+
+def parts_of(part):
+    """Return two parts with every second row each, and one with the rows of both."""
+    halves = [_rows(part, slice(0, None, 2)), _rows(part, slice(1, None, 2))]
+    return *halves, part
+
+
+def _rows(part, rows):
+    if isinstance(part, tuple):
+        return tuple(None if one is None else _rows(one, rows) for one in part)
+    return part.iloc[rows].reset_index(drop=True) if isinstance(part, pd.DataFrame) else part[rows]
+
+
+def unmasked(case, part, requests):
+    """Return what a site would mask: the replies to requests for which it states digits."""
+    client = make_client(subject(case)[0], part)
+    client.enter("A", 3)
+    found = []
+    for request in requests:
+        try:
+            digits = client.sum_digits(request)
+            with seeded_noise(0):
+                reply = client.answer(request)
+        except Exception as error:
+            found.append(type(error).__name__)
+            continue
+        states = digits is not None and request.asks_for_data
+        if states and (request.reply is not Done) and privacy_of(request) is None:
+            found.append(reply)
+    return found
 
 
 # Sensitivity -------------------------------------------------------------------------------------

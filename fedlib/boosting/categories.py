@@ -26,6 +26,7 @@ from fedlib.boosting.data import check_rows
 from fedlib.boosting.messages import Levels
 from fedlib.core.agreement import MAX_SHOWN, agree_on_kind, exclude
 from fedlib.core.array_types import Bools, Floats32
+from fedlib.core.client import Unanswerable
 from fedlib.core.columns import EMPTY, NUMBER, TEXT, TRUTH, as_categories, read_columns
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.names import feature_names
@@ -106,7 +107,7 @@ class Table(NamedTuple):
         """
         n_features = self.numbers.shape[1]
         if len(levels) not in (0, n_features):
-            raise ValueError(f"levels must be those of {n_features} features; got {len(levels)}")
+            raise Unanswerable(f"levels must be those of {n_features} features; got {len(levels)}")
         if not levels and not self.texts:
             return self.numbers
         rows = self.numbers.copy()

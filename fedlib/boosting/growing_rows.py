@@ -161,6 +161,16 @@ class GrowingRows(RowsClient):
             ),
         )
 
+    def _clipped_loss(self, state: Growing, most: float) -> float:
+        """Return the loss of rows of which none counts more than ``most``; none is negative."""
+        if self._loss(state) <= most:  # so is each row's
+            return max(self._loss(state), 0.0)
+        targets, weights = self._targets(state), self._weights(state)
+        rows = [slice(i, i + 1) for i in range(len(weights))]
+        loss, parameter = OBJECTIVES[state.objective].loss, state.parameter
+        losses = [loss(state.margins[i], targets[i], weights[i], parameter) for i in rows]
+        return float(np.clip(np.nan_to_num(np.array(losses, np.float64)), 0.0, most).sum())
+
     def _targets(self, state: Growing) -> NDArray[Any]:
         """Return the labels as the objective takes them."""
         return self._cached("targets", state.thresholds, lambda: self._compute_targets(state))

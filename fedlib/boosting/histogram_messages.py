@@ -124,8 +124,9 @@ class SumHistograms(BuildHistograms, kw_only=True):
     """Sum your gradients as for `BuildHistograms`, for a sum over all clients.
 
     A sum that fails is requested again. ``n_rounds`` is the number of rounds that were finished
-    when this request was first made, so that a client adds the values of a tree only once. A larger
-    loss or weight of your rows than ``max_loss`` or ``max_sum`` counts as it.
+    when this request was first made, so that a client adds the values of a tree only once. The sums
+    of all clients are at most ``max_sum`` and ``max_loss``, and a larger loss of one row counts as
+    ``max_loss``.
     """
 
     discloses = BuildHistograms.discloses

@@ -75,6 +75,10 @@ class TreeClient(GrowingRows):
 
     @handles(BeginBoosting)
     def begin_boosting(self, request: BeginBoosting) -> Done:
+        if (n_levels := len(request.levels)) not in (0, self.n_features):
+            raise Unanswerable(
+                f"levels must be those of {self.n_features} features; got {n_levels}"
+            )
         if len(request.thresholds):
             self._warn_of_coarse_features(Cuts(request.offsets, request.thresholds))
         self._cache.pop("keys of values", None)  # not needed any more
@@ -306,9 +310,8 @@ class TreeClient(GrowingRows):
     @handles(SumHistograms)
     def sum_histograms(self, request: SumHistograms) -> SummableHistograms:
         sums, state = self._sum_bins(request, self._unchecked_gradients), self.recall(Growing)
-        loss = float(np.clip(np.nan_to_num(self._loss(state)), 0.0, request.max_loss))
         weight = float(self._weights(state).sum(dtype=np.float64))
-        return SummableHistograms(sums, loss, min(weight, request.max_sum))
+        return SummableHistograms(sums, self._clipped_loss(state, request.max_loss), weight)
 
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         if isinstance(request, SumNoisyHistograms):  # the handler checks that these are the bits

@@ -202,9 +202,8 @@ class Message(
 
         ``n_clients`` is the number of clients of the run.
 
-        Override it in a request from which they follow: a site then refuses all others. None: they
-        depend on what the server has learnt, and a site refuses fewer than
-        `fedlib.protection.secure.MIN_DIGITS`.
+        Override it in a request whose reply is a sum of what each row adds: a site refuses other
+        digits. By default None: the reply is no such sum, and a site does not mask it.
         """
         return None
 

@@ -19,9 +19,11 @@ from hostile_server import (
     masked_answers,
     neighbours,
     noisy_answers,
+    parts_of,
     passive_answers,
     protected_values,
     subject,
+    unmasked,
 )
 
 N = int(os.environ.get("AUDIT_EXAMPLES", "15"))
@@ -54,8 +56,31 @@ def compare(case, answers, n):
 
 @pytest.mark.parametrize("case", NOISY_CASES)
 def test_replies_with_noise_do_not_depend_on_rows(case):
-    """In class, number and length."""
-    compare(case, noisy_answers, N)
+    """In class, number and length. Nor does a request make a site fail, which would lock it."""
+    for answers in compare(case, noisy_answers, N):
+        assert not any(error == "ProtectedFailure" for _, error, _ in answers), answers
+
+
+@pytest.mark.parametrize("case", MASKED_CASES)
+def test_what_is_masked_is_a_sum_over_rows(case):
+    """The reply for all rows is the sum of the replies for two halves, whatever the request is."""
+    rng = np.random.default_rng([zlib.crc32(case.encode()), SEED])
+    first, second, everything = parts_of(subject(case)[1]()[0])
+    n_compared = 0
+    for _ in range(max(5, N // 2)):
+        requests = hostile(rng, conversation(case))
+        found = [unmasked(case, one, requests) for one in (first, second, everything)]
+        for one, other, both in zip(*found, strict=True):
+            if isinstance(both, str):
+                assert one == other == both, requests
+                continue
+            n_compared += 1
+            for name in both.__struct_fields__:
+                parts = [np.asarray(getattr(of, name), float) for of in (one, other, both)]
+                scale = sum(np.abs(values).max(initial=0) for values in parts)
+                difference = np.abs(parts[0] + parts[1] - parts[2])
+                assert difference.max(initial=0) <= 1e-7 * scale + 1e-9, (name, requests)
+    assert n_compared > 5
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "," not in case])

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Annotated, ClassVar, cast
 
-import msgspec
 import numpy as np
 
 from fedlib.clustering.density.bounded_cells import (
@@ -23,9 +22,11 @@ from fedlib.clustering.density.bounded_cells import (
     ONE_CELL,
     CountGrid,
     CountWithNoise,
+    Eps,
     Grid,
     GridCounts,
     NoisyCounts,
+    Rho,
     bounded_grid,
     count_in_grid,
     count_on_grid,
@@ -52,7 +53,7 @@ from fedlib.clustering.density.spans import ball_of_cells, find_spans, noise_mar
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import OddRows, handles, partitions
+from fedlib.core.client import OddRows, Unanswerable, handles, partitions
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.parameters import (
     KW_ONLY,
@@ -82,8 +83,6 @@ __all__ = [
 DEFAULT_MAX_BLOCKS = 2**22  # 32 MiB of counts per client
 
 Cells = Annotated[np.ndarray, Array("int64", ("cells", "features"), ge=-MAX_CELL, le=MAX_CELL)]
-Eps = Annotated[float, msgspec.Meta(gt=0)]
-Rho = Annotated[float, msgspec.Meta(ge=MIN_RHO, le=1)]
 
 
 class CountSmallCells(Message):
@@ -173,7 +172,8 @@ def approximate_dbscan(
         yield from agree_on_bounded_features(aggregation, len(grid.low))
         limit = DEFAULT_MAX_BLOCKS if max_cells is None else max_cells
         side = cell_side(eps, rho, len(grid.low))
-        cells, counts = yield from count_on_grid(side, grid, limit, aggregation)
+        given = float(eps), float(rho)
+        cells, counts = yield from count_on_grid(side, grid, limit, aggregation, *given)
     labels = label_core_cells(cells, counts, rho, min_samples, n_jobs)
     width = max(1, int(eps / cell_side(eps, rho, cells.shape[1])))
     warn_of_noise(cells, counts, labels, min_samples, width)
@@ -197,7 +197,8 @@ def private_dbscan(
     """
     aggregation.scale(ONE_CELL)  # an epsilon that is too small is refused before any message
     replies = yield from agree_on_bounded_features(aggregation, len(grid.low))
-    request = CountWithNoise(cell_side(eps, rho, len(grid.low)), *grid, aggregation.privacy)
+    side = cell_side(eps, rho, len(grid.low))
+    request = CountWithNoise(side, *grid, aggregation.privacy, float(eps), float(rho))
     total, _ = yield from aggregation.sum(request)
     shape, n_cells = tuple(grid.shape.tolist()), total.counts.size
     scale = aggregation.scale(ONE_CELL, n_cells)
@@ -241,6 +242,7 @@ class ApproximateDBSCANClient(DescribedPoints):
 
     @handles(CountGrid)
     def count_grid(self, request: CountGrid) -> GridCounts:
+        _check_stated(request)
         counted = count_in_grid(self.X, request)
         if n := counted.n_outside:
             self.note(f"{n} of {len(self.X)} points lie outside the agreed bounds: they are noise")
@@ -252,6 +254,7 @@ class ApproximateDBSCANClient(DescribedPoints):
 
     @handles(CountWithNoise)
     def count_with_noise(self, request: CountWithNoise) -> NoisyCounts:
+        _check_stated(request)
         return count_with_noise(self.X, request, self.n_shares)
 
     @handles(AssignCoreCells)
@@ -262,6 +265,12 @@ class ApproximateDBSCANClient(DescribedPoints):
         if problem:
             raise OddRows(problem)
         return Done()
+
+
+def _check_stated(request: CountGrid | CountWithNoise) -> None:
+    """Raise Unanswerable unless a request states the parameters that define its cells."""
+    if request.eps is None:
+        raise Unanswerable(f"{type(request).__name__} must have eps and rho, got a cell size only")
 
 
 class ApproximateDBSCAN(CellClusters, ProtectedFederated):

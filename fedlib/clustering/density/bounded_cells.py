@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.clustering.density.cells import count_cells, place_points
+from fedlib.clustering.density.near_cells import MIN_RHO, cell_side
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import Unanswerable
@@ -44,6 +45,9 @@ __all__ = [
     "count_with_noise",
     "occupied_cells",
 ]
+
+Eps = Annotated[float, msgspec.Meta(gt=0)]
+Rho = Annotated[float, msgspec.Meta(ge=MIN_RHO, le=1)]
 
 MAX_GRID = 2**24  # numbers in one reply: 128 MB
 MAX_KEY = 2**62
@@ -97,6 +101,9 @@ class CountGrid(Message):
     keys : array (n_keys,) of int64
         The numbers of the blocks in the lexicographic order of the grid, ascending. Empty: all
         blocks.
+    eps, rho : float or None
+        The parameters that define the cell size, if it is no parameter itself: so the rules of a
+        site about them hold (`check_cell_size`).
     """
 
     discloses = "the grid, and which larger blocks contain points of any client"
@@ -108,6 +115,12 @@ class CountGrid(Message):
     keys: Annotated[np.ndarray, Array("int64", ("keys",), ge=0, le=MAX_KEY)] = msgspec.field(
         default_factory=lambda: np.empty(0, np.int64)
     )
+    eps: Eps | None = None
+    rho: Rho | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_cell_size(self)
 
     @property
     def grid(self) -> Grid:
@@ -121,6 +134,9 @@ class CountGrid(Message):
 
     def reply_lengths(self) -> dict[str, int]:
         return {"blocks": self.n_blocks}
+
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        return {}
 
     def accept(self, reply: Message) -> Message:
         counts = cast(GridCounts, reply).counts
@@ -148,7 +164,7 @@ class CountWithNoise(NoisyRequest):
     Attributes
     ----------
     cell_size : float
-    low, shape : array (n_features,) of int64
+    low, shape, eps, rho
         As in `CountGrid`.
     privacy : fedlib.protection.privacy.Privacy
     """
@@ -159,12 +175,40 @@ class CountWithNoise(NoisyRequest):
     low: Annotated[np.ndarray, Array("int64", ("features",), ge=-MAX_CELL, le=MAX_CELL)]
     shape: Annotated[np.ndarray, Array("int64", ("features",), ge=1, le=MAX_GRID)]
     privacy: Privacy
+    eps: Eps | None = None
+    rho: Rho | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_cell_size(self)
 
     def reply_lengths(self) -> dict[str, int]:
         return {"cells": math.prod(self.shape.tolist())}
 
     def sensitivity(self) -> Sensitivity:
         return ONE_CELL
+
+
+def check_cell_size(request: CountGrid | CountWithNoise) -> None:
+    """Raise MessageError unless the cell size is that of ``eps`` and ``rho``, if there are some.
+
+    Examples
+    --------
+    >>> CountGrid(0.001, np.array([0]), np.array([9]), eps=1.0, rho=0.5)
+    Traceback (most recent call last):
+    ...
+    fedlib.core.messages.MessageError: CountGrid.cell_size must be that of eps and rho, \
+0.2499999999999999, got 0.001
+    """
+    if (request.eps is None) != (request.rho is None):
+        raise MessageError(f"{type(request).__name__} must have both eps and rho, or neither")
+    if request.eps is not None and request.rho is not None:
+        side = cell_side(request.eps, request.rho, max(1, len(request.low)))
+        if request.cell_size != side:
+            raise MessageError(
+                f"{type(request).__name__}.cell_size must be that of eps and rho, {side}, got"
+                f" {request.cell_size}"
+            )
 
 
 def bounded_grid(
@@ -213,6 +257,8 @@ def count_on_grid(
     grid: Grid,
     max_blocks: int,
     aggregation: Aggregation,
+    eps: float | None = None,
+    rho: float | None = None,
 ) -> Flow[tuple[Ints, Ints]]:
     """Return the occupied cells of all clients, sorted lexicographically, and their counts.
 
@@ -223,6 +269,8 @@ def count_on_grid(
     max_blocks : int
         The maximum number of blocks in one request.
     aggregation : Aggregation
+    eps, rho : float, optional
+        The parameters that define the cell size, if there are some.
 
     Raises
     ------
@@ -236,7 +284,7 @@ def count_on_grid(
         side *= 2
     keys = np.empty(0, np.int64)
     while True:
-        request = CountGrid(cell_size, *grid, side, keys)
+        request = CountGrid(cell_size, *grid, side, keys, eps, rho)
         total, _ = yield from aggregation.sum(request, check=partial(checks.of_clients, request))
         checks.of_all(total)
         occupied = np.flatnonzero(total.counts)

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Floats, Ints
+from fedlib.core.client import Unanswerable
 from fedlib.core.privacy_loss import Privacy, exact
 from fedlib.protection.privacy.accounting import gaussian_rho, laplace_epsilon, opendp, shares_rho
 
@@ -126,7 +127,7 @@ def _scale(sensitivity: Sensitivity, privacy: Privacy, n_shares: int, n_values: 
     """Return the scale of the noise in units."""
     l1, l2 = sensitivity.units
     if privacy.epsilon and n_shares > 1:
-        raise ValueError("shares of noise are Gaussian, which needs delta > 0, got delta=0")
+        raise Unanswerable("shares of noise are Gaussian, which needs delta > 0, got delta=0")
 
     allowed = privacy.epsilon or privacy.rho
 
@@ -144,7 +145,7 @@ def _scale(sensitivity: Sensitivity, privacy: Privacy, n_shares: int, n_values: 
 
     wanted = l1 / privacy.epsilon if privacy.epsilon else l2 / math.sqrt(2 * privacy.rho * n_shares)
     if wanted >= MAX_SCALE:
-        raise ValueError(
+        raise Unanswerable(
             f"epsilon must be larger: {privacy} needs noise of more than"
             f" {MAX_SCALE >> DIGITS} times the change by one row"
         )

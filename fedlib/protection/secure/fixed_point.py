@@ -118,13 +118,17 @@ def check_digits(request: Message, digits: Digits, wanted: Digits | None) -> Non
     Examples
     --------
     >>> from fedlib.protection.secure.points import CountPoints
-    >>> check_digits(CountPoints(), {"n_points": (8,)}, None)
+    >>> check_digits(CountPoints(), {"n_points": (8,)}, {})
     Traceback (most recent call last):
     ...
     fedlib.protection.secure.fixed_point.WrongDigits: n_points must have the digits None after \
 the point, got (8,)
     """
-    wanted = wanted or {}
+    if wanted is None:  # a threshold of a site's own sum would show the sums of single sites
+        raise WrongDigits(
+            f"{type(request).__name__} cannot be masked: it does not state that its reply is a sum"
+            " over rows (sum_digits)"
+        )
     for name in {**wanted, **digits}:
         if digits.get(name) != wanted.get(name):
             raise WrongDigits(

@@ -100,6 +100,10 @@ class CountKnownCategories(TableRequest):
     def reply_lengths(self) -> dict[str, int]:
         return {"categories": len(self.categories)}
 
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]] | None:
+        """Return no digits, or None with a least count: what is withheld is no sum over rows."""
+        return {} if self.min_count == 1 else None
+
     def accept(self, reply: Message) -> Message:
         assert isinstance(reply, KnownCategoryCounts)
         if len(reply.counts) != len(self.categories):

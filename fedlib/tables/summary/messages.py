@@ -246,6 +246,9 @@ class CountBins(TableRequest):
     def reply_lengths(self) -> dict[str, int]:
         return {"intervals": len(self.columns), "bins": self.n_bins}
 
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        return {}
+
     def accept(self, reply: Message) -> Message:
         shape, wanted = cast(BinCounts, reply).counts.shape, (len(self.columns), self.n_bins)
         if shape != wanted:
