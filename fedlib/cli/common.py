@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedlib.core.file_errors import UnreadableFile
+from fedlib.core.texts import read_edited
 from fedlib.tables.read_options import ReadOptions, split_list
 
 if TYPE_CHECKING:
@@ -167,5 +169,24 @@ def naming(path: Path) -> Iterator[None]:
     """Name the file in an error about its content."""
     try:
         yield
+    except UnreadableFile as error:
+        raise click.ClickException(str(error)) from error
     except ValueError as error:
         raise click.ClickException(f"{path}: {error}") from error
+
+
+def read_token(file: Path | None) -> str:
+    """Return the site's token from a file or the environment."""
+    if file is None:
+        text = os.environ.get("FEDLIB_TOKEN", "").removeprefix("\ufeff")  # a shell keeps the mark
+    else:
+        text = read_edited(file).decode(errors="replace")
+    if not text.strip():
+        empty = f"{file} is empty" if file else "the token is missing"
+        raise click.UsageError(f"{empty}: use --token-file or FEDLIB_TOKEN")
+    if not re.fullmatch(r"\s*[!-~]+\s*", text):
+        raise click.UsageError(
+            f"{file or 'FEDLIB_TOKEN'} must contain the site's token as fedlib token writes it, one"
+            " line of visible ASCII characters"
+        )
+    return text.strip()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedlib.cli.common import extra, naming, read_file
+from fedlib.cli.common import extra, naming, read_file, read_token
 from fedlib.cli.join import (
     JoinCommand,
     JoinOptions,
@@ -23,7 +23,6 @@ from fedlib.cli.join import (
     read_memory,
     read_policy,
     read_schema,
-    read_token,
 )
 from fedlib.core.texts import printable
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +22,13 @@ from fedlib.cli.common import (
     naming,
     read_rows,
     read_schema,
+    read_token,
     reading,
     reading_options,
     writing,
 )
 from fedlib.cli.log import report
-from fedlib.core.texts import printable, read_edited
+from fedlib.core.texts import printable
 from fedlib.tables.read_options import ReadOptions
 from fedlib.transports.http.wire import CannotJoin
 
@@ -404,17 +404,6 @@ def check_labels(protocol: str, file: Path | None) -> None:
     known = [one for one in (*around, find_estimator(name)) if one is not None]
     if not all(one.has_labels for one in known):
         raise ValueError(f"{protocol} gives the rows no labels: join without --labels-out")
-
-
-def read_token(file: Path | None) -> str:
-    """Return the site's token from a file or the environment."""
-    if file is None:
-        text = os.environ.get("FEDLIB_TOKEN", "").removeprefix("\ufeff")  # a shell keeps the mark
-    else:
-        text = read_edited(file).decode(errors="replace")
-    if not text.strip():
-        raise click.UsageError("the token is missing: use --token-file or FEDLIB_TOKEN")
-    return text.strip()
 
 
 def raw_tables(protocol: str | None) -> bool:

@@ -80,7 +80,7 @@ class Parameter(click.ParamType):
             try:
                 return Schema.read(value)
             except ValueError as error:
-                self.fail(f"{value}: {error}", param, ctx)
+                self.fail(str(error), param, ctx)
         if (self.names or self.limits) and value.lstrip().startswith(("[", "{")):
             try:
                 return json.loads(value)
@@ -100,8 +100,8 @@ class Parameter(click.ParamType):
         if self.array:
             try:
                 return read_array(Path(value))
-            except (OSError, ValueError) as error:
-                self.fail(f"{value} is not an array in a .npy or .csv file: {error}", param, ctx)
+            except ValueError as error:
+                self.fail(f"not an array in a .npy or .csv file: {error}", param, ctx)
         self.fail(f"{value!r} is not one of: {self.name.replace('|', ', ')}", param, ctx)
 
     def _pairs(

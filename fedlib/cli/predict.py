@@ -57,7 +57,7 @@ def _predict(
     try:
         estimator = load(model)
     except ModelFileError as error:
-        raise click.ClickException(f"{model}: {error}") from error
+        raise click.ClickException(str(error)) from error
     for method in ["predict", *(["predict_proba"] if probabilities else [])]:
         if not hasattr(estimator, method):
             lacking = "predictions for new rows" if method == "predict" else "probabilities"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedlib.cli.common import EXISTING, FILE, check_folder, writing
+from fedlib.cli.common import EXISTING, FILE, check_folder, naming, writing
 
 SHEET = click.option("--sheet", help="The sheet of an Excel file; needed if there are several.")
 
@@ -56,10 +56,8 @@ def draft(
 
     if out.exists():
         raise click.UsageError(f"{out} exists; remove it or choose another name with --out")
-    try:
+    with naming(data):
         drafted = draft_schema(data, target, ids, weight, name, sheet)
-    except ValueError as error:
-        raise click.ClickException(f"{data}: {error}") from error
     with writing(out):
         write_file(out, drafted.to_json())
     click.echo(f"{out}: {len(drafted.columns)} columns to confirm, {len(drafted.skipped)} not read")
@@ -95,14 +93,10 @@ def check(file: Path, data: Path, sheet: str | None) -> None:
     from fedlib.core.texts import printable
     from fedlib.tables.schema import Schema
 
-    try:
+    with naming(file):
         agreed = Schema.read(file)
-    except ValueError as error:
-        raise click.ClickException(f"{file}: {error}") from error
-    try:
+    with naming(data):
         report = agreed.check(data, sheet=sheet)
-    except ValueError as error:
-        raise click.ClickException(f"{data}: {error}") from error
     for line in report.problems:
         click.echo(f"fix   {line}")
     for line in report.changes:

@@ -90,7 +90,7 @@ def read_clients(path: Path) -> dict[str, str]:
     """Return the digests of all clients' tokens by name."""
     try:
         return msgspec.json.decode(read_edited(path), type=dict[str, str])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise click.UsageError(
             f"{path} must be a file clients.json written by fedlib token: {error}"
         ) from error

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
+from fedlib.core.file_errors import reading
 from fedlib.core.records import open_private, sync_folder
 from fedlib.core.texts import printable
 
@@ -280,10 +281,8 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
 
 def _read(file: BinaryIO, path: Path) -> list[Record]:
     """Return the records in a file, and drop an incomplete last line."""
-    try:
+    with reading(path, "it must contain one record per line: put the newest copy of it back"):
         return [msgspec.json.decode(line, type=Record) for line in _lines(file)]
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"{path} must contain one record per line: {error}") from error
 
 
 def _lines(file: BinaryIO) -> list[bytes]:

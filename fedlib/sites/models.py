@@ -154,7 +154,10 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> Federated:
     OSError
         When the file cannot be read.
     """
-    return from_bytes(Path(path).read_bytes(), max_bytes)
+    try:
+        return from_bytes(Path(path).read_bytes(), max_bytes)
+    except ModelFileError as error:
+        raise ModelFileError(f"{path}: {error}") from error
 
 
 def from_bytes(data: bytes, max_bytes: int | None = None) -> Federated:

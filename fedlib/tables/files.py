@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import io
 import os
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
@@ -25,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.client import ALL
+from fedlib.core.file_errors import reading
 from fedlib.core.texts import composed
 from fedlib.tables import columns as checks
 from fedlib.tables.cells import POINT, as_text, clean_text, without_numbers
@@ -37,19 +36,6 @@ from fedlib.tables.text_files import FileTable, read_text
 
 __all__ = ["SiteFile", "Table", "read_array", "read_table", "write_file", "write_labels"]
 
-# The exceptions of pandas, pyarrow, calamine, numpy and scipy for a file that they cannot read.
-UNREADABLE = (
-    EOFError,
-    LookupError,
-    NotImplementedError,
-    OSError,
-    StopIteration,
-    SyntaxError,  # of XML
-    pd.errors.ParserWarning,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 TEXT = {".csv", ".tsv", ".txt"}
 FORMATS = ".csv, .tsv and .txt (also with .gz), .xlsx, .arff, .parquet and .npy"
 # Options that apply to files of cells only.
@@ -139,15 +125,8 @@ class SiteFile:
             When it cannot be read.
         """
         path = Path(path)
-        try:
+        with reading(path, own="cannot be read: "):
             content = _read_file(path, options)
-        except FileNotFoundError as error:
-            raise ValueError("cannot be read: there is no such file") from error
-        except PermissionError as error:
-            raise ValueError("cannot be read: this user has no permission to read it") from error
-        except UNREADABLE as error:
-            reason = " ".join(str(error).split()) or f"it is no {path.suffix} file"
-            raise ValueError(f"cannot be read: {reason}") from error
         return cls(content, options, path.suffix != ".npy" and options.header is not False)
 
     @property
@@ -288,7 +267,8 @@ def read_table(
     >>> table.X.columns.tolist(), table.y.tolist()
     (['age', 'bmi'], ['a', 'b'])
     """
-    return SiteFile.read(path, replace(options or ReadOptions(), **changed)).table(raw)
+    with reading(path):
+        return SiteFile.read(path, replace(options or ReadOptions(), **changed)).table(raw)
 
 
 def read_array(path: Path) -> np.ndarray:
@@ -296,7 +276,7 @@ def read_array(path: Path) -> np.ndarray:
 
     Raises
     ------
-    OSError, ValueError
+    ValueError
         When the file cannot be read.
 
     Examples
@@ -308,9 +288,23 @@ def read_array(path: Path) -> np.ndarray:
     ...     read_array(path).tolist()
     [[0.0, 1.0], [2.0, 3.0]]
     """
-    if path.suffix == ".npy":
-        return np.load(path, allow_pickle=False)
-    return np.loadtxt(path, delimiter=",", ndmin=2)
+    with reading(path):
+        if path.suffix == ".npy":
+            return read_npy(path)
+        return np.loadtxt(path, delimiter=",", ndmin=2)
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """Return the array in a .npy file; raise ValueError if it is anything else."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:  # whose text may advise to load the file unsafely
+        raise ValueError("it is no array of numbers that numpy.save has written") from error
+    if not isinstance(array, np.ndarray):
+        raise ValueError("it is an archive of arrays (.npz); save one array by numpy.save")
+    return array
 
 
 def write_labels(
@@ -463,10 +457,7 @@ def _refuse(options: ReadOptions, names: tuple[str, ...], files: str) -> None:
 def _read_typed(path: Path, suffix: str) -> pd.DataFrame:
     """Return the table in a file whose columns have types."""
     if suffix == ".npy":
-        try:
-            array = np.load(path, allow_pickle=False)
-        except ValueError as error:  # whose text advises to load it unsafely
-            raise ValueError("it is no array of numbers that numpy.save has written") from error
+        array = read_npy(path)
         if array.ndim != 2:
             raise ValueError(f"the array must have 2 axes, rows and columns, got {array.ndim}")
         return pd.DataFrame(array, columns=[str(i) for i in range(array.shape[1])])
@@ -481,7 +472,7 @@ def _read_typed(path: Path, suffix: str) -> pd.DataFrame:
 
         try:
             return parse("rows.arff", path.read_bytes())
-        except UNREADABLE as error:
+        except Exception as error:
             if not str(error):
                 raise
             raise ValueError(

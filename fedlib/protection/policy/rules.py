@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedlib.core.client import Client
+from fedlib.core.file_errors import reading
 from fedlib.core.messages import Message, arrays
 from fedlib.core.registry import find_estimator, protocols, unwrapped, wrappers
 from fedlib.core.site_memory import TableMemory
@@ -198,11 +199,8 @@ class Policy:
         (`fedlib.core.site_memory`). Two policies over one table share it.
         """
         path = Path(path)
-        try:
-            content = tomllib.loads(read_edited(path).decode())
-        except (OSError, ValueError) as error:
-            raise ValueError(f"cannot be read: {error}") from error
-        policy = cls.from_dict(content)
+        with reading(path, "it must be a policy in TOML"):
+            policy = cls.from_dict(tomllib.loads(read_edited(path).decode()))
         if policy.budget is not None:  # charges that are of no table
             policy.budget.memory = TableMemory(path.with_suffix(".spent.jsonl"))
         return replace(policy, from_file=True)

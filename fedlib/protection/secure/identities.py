@@ -119,6 +119,8 @@ class Identity:
                 f"{path} must contain a site's private key, {2 * KEY} hexadecimal digits as fedlib"
                 " token writes them"
             ) from error
+        if len(key) != KEY:
+            raise ValueError(f"{path} must contain a key of {KEY} bytes, got {len(key)}")
         return cls(path.stem, key, public_keys, KeyMemory(path))
 
 
@@ -132,7 +134,7 @@ def read_public_keys(path: Path) -> dict[str, bytes]:
     """
     try:
         known = msgspec.json.decode(read_edited(path), type=PublicKeys)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} must contain the sites' public keys: {error}") from error
     return {name: bytes.fromhex(text) for name, text in known.items()}
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.columns import MAX_EXACT, MAX_TEXT
+from fedlib.core.file_errors import UnreadableFile
 from fedlib.core.texts import composed, printable
 from fedlib.tables.cells import GROUPED
 from fedlib.tables.columns import check_faults
@@ -205,7 +206,8 @@ def _without_options() -> Iterator[None]:
     except ValueError as error:
         if "--" not in str(error) or "--sheet" in str(error):
             raise
-        raise ValueError(
+        kind = UnreadableFile if isinstance(error, UnreadableFile) else ValueError
+        raise kind(
             f"{error}; a schema has no such options, so correct the file: its first line must have"
             " the names"
         ) from error

@@ -90,8 +90,6 @@ def open_source(
             marked = find_encoding(path, None)  # a byte order mark says more than the descriptor
             encoding = marked if marked != "utf-8" else encoding or marked
             return _text(path, columns, fields, dialect, encoding.removesuffix("-sig"))
-        except (OSError, EOFError) as error:
-            raise ValueError(f"cannot be read: {error}") from error
         except csv.Error as error:
             raise ValueError(f"cannot be read as the dialect says: {error}") from error
         except UnicodeDecodeError as error:

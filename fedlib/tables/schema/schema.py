@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import msgspec
 import pandas as pd
 
 from fedlib.core.agreed_columns import AgreedColumns
+from fedlib.core.file_errors import reading
 from fedlib.core.names import feature_names
 from fedlib.core.texts import composed, printable
 from fedlib.tables.files import Table
@@ -140,12 +142,10 @@ class Schema(AgreedColumns):
         ValueError
             When the file cannot be read or is not a valid descriptor.
         """
-        try:
+        with reading(path):
             with Path(path).open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise ValueError(f"cannot be read: {error}") from error
-        return cls.from_json(data)
+            return cls.from_json(data)
 
     @classmethod
     def from_json(cls, data: bytes) -> Schema:
@@ -356,9 +356,10 @@ class Schema(AgreedColumns):
             neither accepts nor treats. The text lists counts and rows by column, and no values.
         """
         schema = self.protected() if protected else self
-        values, given, report = schema._values(source, protected, sheet)
-        check(schema.columns, report, protected)
-        return to_table(schema.columns, values, given), report
+        with _naming(source):
+            values, given, report = schema._values(source, protected, sheet)
+            check(schema.columns, report, protected)
+            return to_table(schema.columns, values, given), report
 
     def clients(self, client_class: Any, protected: bool, roles: Any = ()) -> AgreedParts:
         """Return what makes a client of a raw part: it applies the schema first.
@@ -434,7 +435,8 @@ class Schema(AgreedColumns):
         ("column 'x': 1 cell is not of the column's type (row 3)", \
 "column 'x': 1 required value is missing (row 2)")
         """
-        return self._values(source, False, sheet)[-1]
+        with _naming(source):
+            return self._values(source, False, sheet)[-1]
 
     def _values(
         self, source: Any, protected: bool, sheet: str | None
@@ -514,3 +516,8 @@ def _key(given: str | Sequence[str]) -> str | None:
     if len(names) > 1:
         raise ValueError(f"schema.primaryKey must be one field, got {short(names)}")
     return composed(names[0].strip()) if names else None
+
+
+def _naming(source: pd.DataFrame | str | Path) -> AbstractContextManager[None]:
+    """Return a context that names the file, if there is one, in errors."""
+    return nullcontext() if isinstance(source, pd.DataFrame) else reading(source)

@@ -9,26 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from fedlib.core.file_errors import using_folder
 from fedlib.core.messages import Message, MessageError, decode
 from fedlib.core.records import lock, open_private
 from fedlib.tables.files import write_file
 
 FILE, LOCK = "client.state", "client.lock"
-
-
-class StateFolderError(OSError):
-    """The folder for the checkpoint cannot be read or written, for example because it is full."""
-
-
-@contextmanager
-def _using(folder: Path) -> Iterator[None]:
-    """Name the folder in an error of the operating system."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        text = f"state_dir {folder} cannot be used: {reason}; free space, or choose another folder"
-        raise StateFolderError(text) from error
 
 
 @contextmanager
@@ -43,7 +29,7 @@ def reserved(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    with _using(folder):
+    with using_folder("state_dir", folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = open_private(folder / LOCK)
     in_use = ValueError(
@@ -85,7 +71,7 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
 
     def save(self, folder: Path) -> None:
         """Write the checkpoint so that a crash leaves either the old or the new one."""
-        with _using(folder):
+        with using_folder("state_dir", folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             # The state may contain private data of the site.
             write_file(folder / FILE, msgspec.msgpack.encode(self), mode=0o600)
@@ -94,7 +80,7 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
     def read(cls, folder: Path) -> Checkpoint | None:
         """Return the checkpoint in a folder, of any run and client; None if there is none."""
         path = folder / FILE
-        with _using(folder):
+        with using_folder("state_dir", folder):
             if not path.exists():
                 return None
             content = path.read_bytes()

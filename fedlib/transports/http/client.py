@@ -127,7 +127,7 @@ def join(
         When a parameter is out of range, plain HTTP would leave this machine, or the checkpoint
         cannot be read or belongs to another client, or another process uses its folder.
     OSError
-        When the checkpoint cannot be written (`StateFolderError`), or a file cannot be read.
+        When the checkpoint cannot be written, or a file cannot be read.
 
     Examples
     --------

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
+from fedlib.core.file_errors import FolderError
 from fedlib.core.messages import Labels, encode
 from fedlib.transports.http import Checkpoint, join, kept_state, new_token
-from fedlib.transports.http.checkpoint import StateFolderError, reserved
+from fedlib.transports.http.checkpoint import reserved
 
 ODD = [0, 1, 0x7F, 0x80, 0x91, 0xC1, 0xD9, 0xDF, 0xFF]
 
@@ -60,14 +61,14 @@ def test_a_full_folder_is_named(tmp_path, monkeypatch):
     text = f"state_dir {tmp_path} cannot be used: No space left on device; free space, or choose"
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
-        with pytest.raises(StateFolderError, match=f"^{text}"):
+        with pytest.raises(FolderError, match=f"^{text}"):
             Checkpoint("r", "0").save(tmp_path)
     folder = tmp_path / "client.state" / "inside"
     (tmp_path / "client.state").write_bytes(b"no folder")
-    with pytest.raises(StateFolderError, match=f"^state_dir {folder} cannot be used: Not a dir"):
+    with pytest.raises(FolderError, match=f"^state_dir {folder} cannot be used: Not a dir"):
         join("http://127.0.0.1:1", HorizontalDBSCANClient([[0.1]]), new_token(), state_dir=folder)
     (tmp_path / "other" / "client.state").mkdir(parents=True)
-    with pytest.raises(StateFolderError, match="cannot be used: Is a directory"):
+    with pytest.raises(FolderError, match="cannot be used: Is a directory"):
         Checkpoint.read(tmp_path / "other")
 
 
