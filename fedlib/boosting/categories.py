@@ -25,6 +25,7 @@ from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.data import check_rows
 from fedlib.boosting.messages import Levels
 from fedlib.core.agreement import MAX_SHOWN, agree_on_kind, exclude
+from fedlib.core.array_fields import OF_CLIENT
 from fedlib.core.array_types import Bools, Floats32
 from fedlib.core.client import Unanswerable
 from fedlib.core.columns import EMPTY, NUMBER, TEXT, TRUTH, as_categories, read_columns
@@ -370,7 +371,7 @@ class CountLevels(Message):
 
     discloses = "the features that contain text at any client"
     reply = LevelCounts
-    features: Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**16)]
+    features: Annotated[np.ndarray, Array("int64", ("features",), ge=0, below=OF_CLIENT)]
     min_count: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 
     def accept(self, reply: Message) -> LevelCounts:

@@ -51,7 +51,6 @@ class GrowingRows(RowsClient):
     def _update(self, request: Growth) -> Growing:
         """Apply the decisions that a request reports; begin a new round if one is finished."""
         state = self._scaled(request)
-        self._check_features(request.feature)
         if len(request.values) and getattr(request, "n_rounds", state.n_rounds) < state.n_rounds:
             return state  # this request has been answered before
         node, ended, margins, n_rounds = state.node, state.ended, state.margins, state.n_rounds
@@ -241,12 +240,6 @@ class GrowingRows(RowsClient):
             return None
         ranks = np.empty(self.X.shape, np.uint16 if offsets[-1] <= 2**16 else np.uint32)
         return RankedColumns(ranks, offsets, rank_values(columns, offsets, ranks))
-
-    def _check_features(self, feature: Ints32) -> None:
-        if feature.size and feature.max() >= self.n_features:
-            raise Unanswerable(
-                f"feature {feature.max()} of a client with {self.n_features} features"
-            )
 
     def _warn_of_coarse_features(self, cuts: Cuts) -> None:
         if len(cuts.offsets) != self.n_features + 1:

@@ -19,6 +19,7 @@ from fedlib.boosting.classes import Class
 from fedlib.boosting.objectives import OBJECTIVES, Parameter, check_parameter
 from fedlib.boosting.rules import RulesName
 from fedlib.boosting.trees import Tree, children, level_starts, no_sets
+from fedlib.core.array_fields import MAX_COUNT, OF_CLIENT
 from fedlib.core.array_types import Bytes, Ints
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.kernels.histograms import extremes
@@ -83,7 +84,7 @@ Weight = Annotated[float, msgspec.Meta(ge=0, le=MAX_SUM)]
 RowLimit = Annotated[float, msgspec.Meta(gt=0, le=MAX_WEIGHT)]  # of a weight or a target
 MAX_LOSS = 2.0**200
 Loss = Annotated[float, msgspec.Meta(ge=0, le=MAX_LOSS)]
-Features = Annotated[np.ndarray, Array("int32", ("nodes",), ge=-1)]
+Features = Annotated[np.ndarray, Array("int32", ("nodes",), ge=-1, below=OF_CLIENT)]
 Thresholds = Annotated[np.ndarray, Array("float32", ("nodes",))]
 MissingLeft = Annotated[np.ndarray, Array("bool", ("nodes",))]
 # The categories of each feature, None for a feature of numbers; empty if all features are numbers.
@@ -116,7 +117,7 @@ class BeginBoosting(Message):
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
     base_margin: float
     bits: Annotated[int, msgspec.Meta(ge=-200, le=1000)]
-    offsets: Annotated[np.ndarray, Array("int64", ("edges",), ge=0)]
+    offsets: Annotated[np.ndarray, Array("int64", ("edges",), ge=0, le=MAX_COUNT)]
     thresholds: Annotated[np.ndarray, Array("float32", ("bins",))]
     objective: ObjectiveName = "binary:logistic"
     base_margins: Margins = ()
@@ -277,7 +278,7 @@ class EvaluateSplits(Message):
     reply = CandidateSums
     first: Count
     count: Annotated[np.ndarray, Array("int64", ("nodes",), ge=0, le=MAX_NODES)]
-    feature: Annotated[np.ndarray, Array("int32", ("splits",), ge=0)]
+    feature: Annotated[np.ndarray, Array("int32", ("splits",), ge=0, below=OF_CLIENT)]
     threshold: Annotated[np.ndarray, Array("float32", ("splits",))]
     weight: Weight
 

@@ -178,7 +178,6 @@ class TreeClient(GrowingRows):
     @handles(EvaluateSplits)
     def evaluate_splits(self, request: EvaluateSplits) -> CandidateSums:
         state = self.recall(Growing)
-        self._check_features(request.feature)
         start = np.append(0, np.cumsum(request.count))
         if start[-1] != len(request.feature):
             raise ValueError(f"{len(request.feature)} splits, but the counts sum to {start[-1]}")
@@ -341,7 +340,6 @@ class TreeClient(GrowingRows):
 
     @handles(StartTrees)
     def start_trees(self, request: StartTrees) -> Done:
-        self._check_features(request.feature)
         state = self.recall(Growing)
         margins = self._margins(request)
         if margins.shape != state.margins.shape:
@@ -370,7 +368,6 @@ class TreeClient(GrowingRows):
 
     @handles(KeepTrees)
     def keep_trees(self, request: KeepTrees) -> Done:
-        self._check_features(request.feature)
         margins = self._margins(request)
         self.state = self._predict(margins[: self.n_training], request.objective)
         for problem in self._problems(request):

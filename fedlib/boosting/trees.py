@@ -15,6 +15,7 @@ import pandas as pd
 
 from fedlib.boosting.objectives import OBJECTIVES, Parameter, check_parameter, n_outputs_of
 from fedlib.boosting.rules import RULES, RulesName
+from fedlib.core.array_fields import OF_CLIENT, Checked, check_indices
 from fedlib.core.array_types import Bools, Bytes, Floats, Floats32, Ints, Ints32
 from fedlib.core.messages import Array
 from fedlib.kernels.forests import Forest, add_children, sum_trees
@@ -27,7 +28,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Tree:
+class Tree(Checked):
     """One tree. Every array has one entry per node, the root first.
 
     Attributes
@@ -68,10 +69,10 @@ class Tree:
     array([-0.25,  0.25], dtype=float32)
     """
 
-    feature: Annotated[Ints32, Array("int32", ("nodes",), ge=-1)]
+    feature: Annotated[Ints32, Array("int32", ("nodes",), ge=-1, below=OF_CLIENT)]
     threshold: Annotated[Floats32, Array("float32", ("nodes",))]
     missing_left: Annotated[Bools, Array("bool", ("nodes",))]
-    left: Annotated[Ints32, Array("int32", ("nodes",), ge=-1)]
+    left: Annotated[Ints32, Array("int32", ("nodes",), ge=-1, below="nodes")]
     value: Annotated[Floats32, Array("float32", ("nodes",))]
     gain: Annotated[Floats32, Array("float32", ("nodes",))]
     cover: Annotated[Floats32, Array("float32", ("nodes",))]
@@ -90,10 +91,7 @@ class Tree:
             When a feature is not in 0..n_features - 1, the nodes do not form one tree, or a child
             is not the one that follows from the splits.
         """
-        if self.feature.max(initial=-1) >= n_features:
-            raise ValueError(
-                f"a tree splits feature {self.feature.max()}, but there are {n_features} features"
-            )
+        check_indices(self, {OF_CLIENT: n_features})
         level_starts(self.feature)
         if (self.left != children(self.feature)).any():
             raise ValueError("the children of a tree's nodes do not follow from its splits")

@@ -1,20 +1,22 @@
-"""The array fields of messages: their annotation, the check of their values, and their bytes.
+"""The array fields of messages and models: annotations, checks of values and indices, bytes.
 
 An array is sent as its dtype, its shape and its raw little-endian bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from math import prod
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 import numpy as np
 
 MAX_AXES = 32
+OF_CLIENT = "features of the client"  # for `Array.below`
+MAX_COUNT = 2**60  # of rows, also of all clients and with noise
 PIECE = 2**15  # values that are checked at once
 SMALL = 2**10  # bytes that are copied at once: a new object of bytes is aligned
 MAX_EMPTY_AXIS = 2**16  # an array without elements costs no bytes, so its lengths need a bound
@@ -25,6 +27,12 @@ DTYPES = {name: np.dtype(name).newbyteorder("<") for name in _NAMES}  # as sent
 # Dtype, shape and values. The values stay where they are in the message, so that unchecked bytes
 # never occupy more than a few times their size in memory.
 OnWire = tuple[str, Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_AXES)], memoryview]
+
+
+class MessageError(ValueError):
+    """Bytes that are not a valid message, or a message or model that breaks its own rules."""
+
+    __module__ = "fedlib.core.messages"  # from where others import it
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,9 @@ class Array:
         One name per axis. Axes of one message that share a name must have the same length.
     ge, le : number, optional
         The smallest and the largest value allowed. Floating point values must always be finite.
+    below : str, default=""
+        For indices, into what: every value is below its length. It is an axis or a sequence of the
+        same object, or `OF_CLIENT`, for indices into the columns of the rows of the reader.
 
     Examples
     --------
@@ -57,6 +68,7 @@ class Array:
     axes: tuple[str, ...]
     ge: float | None = None
     le: float | None = None
+    below: str = ""
 
     def problem(self, value: object) -> str | None:
         """Return a description of the error in a value, or None if it is valid."""
@@ -86,6 +98,139 @@ def _pieces(values: np.ndarray) -> Iterator[np.ndarray]:
     flat = values.reshape(-1)
     for first in range(0, flat.size, PIECE):
         yield flat[first : first + PIECE]
+
+
+@cache
+def arrays(kind: type) -> dict[str, Array]:
+    """Return the `Array` of each array field of a message class or a dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        field: mark
+        for field in getattr(kind, "__struct_fields__", hints)
+        for mark in getattr(hints[field], "__metadata__", ())
+        if isinstance(mark, Array)
+    }
+
+
+def check_arrays(value: Any) -> None:
+    """Check the array fields of a message or a dataclass; a field that is None is left out.
+
+    Raises
+    ------
+    MessageError
+        When an array breaks the `Array` in its annotation, or two have another length of the same
+        axis.
+    """
+    kind: type = type(value)
+    for field, array in arrays(kind).items():
+        content = getattr(value, field)
+        if content is None and is_dataclass(kind):  # a field of a model that may be missing
+            continue
+        if problem := array.problem(content):
+            raise MessageError(f"{kind.__name__}.{field} {problem}")
+    for first, i, field, j, axis in _equal_lengths(kind):
+        one, other = getattr(value, first), getattr(value, field)
+        if one is not None and other is not None and one.shape[i] != other.shape[j]:
+            name = kind.__name__
+            text = f"{name}.{field} has {other.shape[j]} {axis}, {name}.{first} {one.shape[i]}"
+            raise MessageError(text)
+    for field, owner, place in _inner_indices(kind):
+        if (target := getattr(value, owner)) is not None:
+            _check_index(value, field, len(target) if place is None else target.shape[place])
+
+
+@cache
+def _equal_lengths(kind: type) -> tuple[tuple[str, int, str, int, str], ...]:
+    """Return each two fields with their axes that must have the same length, and its name."""
+    first: dict[str, tuple[str, int]] = {}
+    equal = []
+    for field, array in arrays(kind).items():
+        for place, axis in enumerate(array.axes):
+            if first.setdefault(axis, (field, place)) != (field, place):
+                equal.append((*first[axis], field, place, axis))
+    return tuple(equal)
+
+
+def check_indices(value: Any, lengths: Mapping[str, int]) -> None:
+    """Check the fields that are indices into something of the reader, which has these lengths.
+
+    Raises
+    ------
+    MessageError
+        When an index is too large.
+    """
+    kind: type = type(value)
+    for field, target in index_fields(kind).items():
+        if target in lengths:
+            _check_index(value, field, lengths[target])
+
+
+def _check_index(value: Any, field: str, length: int) -> None:
+    kind: type = type(value)
+    content = getattr(value, field)
+    largest = -1 if content is None else np.max(content, initial=-1)
+    if largest >= length:
+        target = index_fields(kind)[field]
+        text = f"{kind.__name__}.{field} must be below {length}, the count of {target}"
+        raise MessageError(f"{text}, got {largest}")
+    if content is not None and not isinstance(content, np.ndarray) and content < 0:
+        raise MessageError(f"{kind.__name__}.{field} must be at least 0, got {content}")
+
+
+@dataclass(frozen=True)
+class Index:
+    """Written in the annotation of one integer: it is an index into ``of``, from 0 on.
+
+    Examples
+    --------
+    >>> @dataclass(frozen=True)
+    ... class Choice(Checked):
+    ...     models: tuple[str, ...]
+    ...     best: Annotated[int, Index("models")]
+    >>> Choice(("a", "b"), 2)
+    Traceback (most recent call last):
+    ...
+    fedlib.core.messages.MessageError: Choice.best must be below 2, the count of models, got 2
+    """
+
+    of: str
+
+
+class Checked:
+    """Base class of the dataclasses of models: each checks its arrays and indices when it is made.
+
+    A model file may come from a stranger, and kernels do not check their indices.
+    """
+
+    def __post_init__(self) -> None:
+        check_arrays(self)
+
+
+@cache
+def index_fields(kind: type) -> dict[str, str]:
+    """Return the fields of a message class or a dataclass that are indices, and into what."""
+    found = {field: array.below for field, array in arrays(kind).items() if array.below}
+    for field, hint in get_type_hints(kind, include_extras=True).items():
+        for mark in getattr(hint, "__metadata__", ()):
+            if isinstance(mark, Index):
+                found[field] = mark.of
+    return found
+
+
+@cache
+def _inner_indices(kind: type) -> tuple[tuple[str, str, int | None], ...]:
+    """Return each index into a field of the same object, that field, and its axis if any."""
+    axes: dict[str, tuple[str, int | None]] = {}
+    for field, array in arrays(kind).items():
+        for place, axis in enumerate(array.axes):
+            axes.setdefault(axis, (field, place))
+    fields = get_type_hints(kind)
+    owners = {target: axes.get(target, (target, None)) for target in index_fields(kind).values()}
+    return tuple(
+        (field, *owners[target])
+        for field, target in index_fields(kind).items()
+        if target in axes or target in fields
+    )
 
 
 @cache

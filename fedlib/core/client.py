@@ -12,8 +12,9 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedlib.core.array_fields import OF_CLIENT, check_indices, index_fields
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.messages import Declined, Done, Failure, Message
+from fedlib.core.messages import Declined, Done, Failure, Message, MessageError
 from fedlib.core.privacy_loss import privacy_of
 from fedlib.core.site_memory import TableMemory
 from fedlib.core.texts import printable
@@ -318,13 +319,23 @@ class Client:
         return reply
 
     def check_known(self, request: Message) -> None:
-        """Raise TypeError when no handler is marked for the request's class, whatever the rows are.
+        """Check what does not depend on the rows: so a server cannot lock a site by such a request.
 
-        So a server cannot lock a site by protected requests of another protocol.
+        Raises
+        ------
+        TypeError
+            When no handler is marked for the request's class.
+        Unanswerable
+            When a field is an index into the client's features, and too large.
         """
         if type(request) not in self.handlers:
             text = f"{type(self).__name__} has no handler for {type(request).__name__}"
             raise TypeError(f"{text}; {request.needs}" if request.needs else text)
+        if OF_CLIENT in index_fields(type(request)).values():
+            try:
+                check_indices(request, {OF_CLIENT: self.n_features})
+            except MessageError as error:
+                raise Unanswerable(str(error)) from error
 
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         """Return the digits of a request in secure sums (`Message.sum_digits`).

@@ -33,7 +33,15 @@ from typing import Annotated, Any, ClassVar, NamedTuple, dataclass_transform, ge
 import msgspec
 import numpy as np
 
-from fedlib.core.array_fields import Array, OnWire, from_wire, to_wire
+from fedlib.core.array_fields import (
+    Array,
+    MessageError,
+    OnWire,
+    arrays,
+    check_arrays,
+    from_wire,
+    to_wire,
+)
 
 __all__ = [
     "Array",
@@ -44,6 +52,7 @@ __all__ = [
     "Labels",
     "Message",
     "MessageError",
+    "arrays",
     "check_arrays",
     "decode",
     "encode",
@@ -60,10 +69,6 @@ _DECODING_ERRORS = (
     MemoryError,
     RecursionError,
 )
-
-
-class MessageError(ValueError):
-    """Bytes that are not a valid message, or a message that breaks its own rules."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -218,42 +223,6 @@ class Message(
     __hash__ = None  # type: ignore[assignment]
 
 
-@cache
-def arrays(kind: type) -> dict[str, Array]:
-    """Return the `Array` of each array field of a message class or a dataclass."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {
-        field: mark
-        for field in getattr(kind, "__struct_fields__", hints)
-        for mark in getattr(hints[field], "__metadata__", ())
-        if isinstance(mark, Array)
-    }
-
-
-def check_arrays(value: Any) -> None:
-    """Check the array fields of a message or a dataclass; a field that is None is left out.
-
-    Raises
-    ------
-    MessageError
-        When an array breaks the `Array` in its annotation, or two have another length of the same
-        axis.
-    """
-    kind: type = type(value)
-    for field, array in arrays(kind).items():
-        content = getattr(value, field)
-        if content is None and not isinstance(value, Message):
-            continue
-        if problem := array.problem(content):
-            raise MessageError(f"{kind.__name__}.{field} {problem}")
-    for first, i, field, j, axis in _equal_lengths(kind):
-        one, other = getattr(value, first), getattr(value, field)
-        if one is not None and other is not None and one.shape[i] != other.shape[j]:
-            name = kind.__name__
-            text = f"{name}.{field} has {other.shape[j]} {axis}, {name}.{first} {one.shape[i]}"
-            raise MessageError(text)
-
-
 class _Rules(NamedTuple):
     """The checks of a message class, found once.
 
@@ -267,18 +236,6 @@ class _Rules(NamedTuple):
 
     defaults: tuple[tuple[str, Any], ...]
     scalars: tuple[str, ...]
-
-
-@cache
-def _equal_lengths(kind: type) -> tuple[tuple[str, int, str, int, str], ...]:
-    """Return each two fields with their axes that must have the same length, and its name."""
-    first: dict[str, tuple[str, int]] = {}
-    equal = []
-    for field, array in arrays(kind).items():
-        for place, axis in enumerate(array.axes):
-            if first.setdefault(axis, (field, place)) != (field, place):
-                equal.append((*first[axis], field, place, axis))
-    return tuple(equal)
 
 
 @cache

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import isnan
+from typing import Annotated
 
 import numpy as np
 
 from fedlib.boosting.classes import Class
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
+from fedlib.core.array_fields import MAX_COUNT, Array, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
@@ -35,7 +37,7 @@ SCORES = "accuracy", "balanced accuracy", "AUC", "log-loss", "Brier score"
 
 
 @dataclass(frozen=True)
-class ClassScores:
+class ClassScores(Checked):
     """The scores of probabilities of several classes, and the counts from which they derive.
 
     Attributes
@@ -65,8 +67,8 @@ class ClassScores:
     """
 
     classes: tuple[Class, ...]
-    counts: Ints
-    confusion: Ints
+    counts: Annotated[Ints, Array("int64", ("classes", "pair", "bins"), -MAX_COUNT, MAX_COUNT)]
+    confusion: Annotated[Ints, Array("int64", ("classes", "predicted"), -MAX_COUNT, MAX_COUNT)]
     accuracy: float
     balanced_accuracy: float
     auc: float

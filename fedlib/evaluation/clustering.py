@@ -27,6 +27,7 @@ from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.agreement import agree_on_features, settle
+from fedlib.core.array_fields import MAX_COUNT, Array, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, handles, partitions
 from fedlib.core.columns import MAX_NUMBER
@@ -62,7 +63,7 @@ ROUNDING, SLACK = 1e-6, 1e-9  # relative errors of distances and of points due t
 
 
 @dataclass(frozen=True)
-class ClusterScores:
+class ClusterScores(Checked):
     """The scores of a clustering and the profiles of its clusters.
 
     Attributes
@@ -84,8 +85,8 @@ class ClusterScores:
     """
 
     features: tuple[str, ...]
-    labels: Ints
-    counts: Ints
+    labels: Annotated[Ints, Array("int64", ("clusters",), -1, MAX_COUNT)]
+    counts: Annotated[Ints, Array("int64", ("clusters",), 0, MAX_COUNT)]
     means: Floats
     stds: Floats
     silhouettes: Floats

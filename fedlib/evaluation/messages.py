@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from fedlib.boosting.classes import Class, problem_of_classes
+from fedlib.core.array_fields import MAX_COUNT
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
@@ -56,7 +57,7 @@ class LabelledMoments(Message):
         "the size, the mean and the spread of each cluster at a client, and the number of its noise"
         " rows; the mean of a cluster with one row is the row"
     )
-    labels: Annotated[np.ndarray, Array("int64", ("clusters",), ge=-1)]
+    labels: Annotated[np.ndarray, Array("int64", ("clusters",), ge=-1, le=MAX_COUNT)]
     counts: Annotated[np.ndarray, Array("int64", ("clusters",), ge=1, le=MAX_ROWS)]
     means: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
     squares: Annotated[np.ndarray, Array("float64", ("clusters", "features"), 0, MAX_SQUARES)]
@@ -131,7 +132,7 @@ class MeasureDistances(Message):
     tolerated = True
     noise: Noise
     min_group_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
-    labels: Annotated[np.ndarray, Array("int64", ("clusters",), ge=-1)]
+    labels: Annotated[np.ndarray, Array("int64", ("clusters",), ge=-1, le=MAX_COUNT)]
     centres: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
 
     def work(self) -> float:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from fedlib.boosting.classes import Class
+from fedlib.core.array_fields import MAX_COUNT, Array, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.evaluation.class_scores import area_under_curve
 from fedlib.evaluation.messages import EPS, ROUNDING, ClassCounts, CountScores, ScoreCounts
@@ -15,7 +17,7 @@ __all__ = ["PredictionScores"]
 
 
 @dataclass(frozen=True)
-class PredictionScores:
+class PredictionScores(Checked):
     """The scores of predictions, and the counts from which they derive.
 
     Attributes
@@ -40,9 +42,9 @@ class PredictionScores:
     """
 
     classes: tuple[Class, Class]
-    counts: Ints
-    confusion: Ints
-    groups: Ints
+    counts: Annotated[Ints, Array("int64", ("classes", "bins"), 0, MAX_COUNT)]
+    confusion: Annotated[Ints, Array("int64", ("classes", "predicted"), 0, MAX_COUNT)]
+    groups: Annotated[Ints, Array("int64", ("classes", "groups"), 0, MAX_COUNT)]
     group_means: Floats
     accuracy: float
     auc: float

@@ -329,7 +329,11 @@ def instances(draw, message_class):
 
     hints = hints_of(message_class)
     fields = message_class.__struct_fields__
-    return message_class(**{f: draw(field_values(hints[f], length), label=f) for f in fields})
+    values = {f: draw(field_values(hints[f], length), label=f) for f in fields}
+    for field, array in messages.arrays(message_class).items():
+        if array.below in lengths:
+            values[field] = np.minimum(values[field], lengths[array.below] - 1)
+    return message_class(**values)
 
 
 def refused(data, *expected, **limits):

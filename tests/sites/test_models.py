@@ -648,9 +648,9 @@ def test_an_altered_model_is_refused_or_predicts(name, parameters, parts):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"left": 2**31 - 2}, "children of a tree's nodes do not follow"),
+        ({"left": 2**31 - 2}, "Tree.left must be below 3"),
         ({"left": 0}, "children of a tree's nodes do not follow"),
-        ({"feature": 2}, "splits feature 2, but there are 2 features"),
+        ({"feature": 2}, "Tree.feature must be below 2"),
         ({"feature": -1}, "nodes, but the splits make"),
         ({"threshold": np.nan}, "Tree.threshold must be finite"),
         ({"value": np.inf}, "Tree.value must be finite"),

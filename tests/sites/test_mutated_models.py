@@ -26,6 +26,7 @@ N_CHANGES = -(-int(os.environ.get("MODEL_MUTATIONS", 360)) // len(CASES))  # per
 ODD = [0, -1, 1, 2**31 - 2, -(2**31), 2**62, 0.5, 1e300, -1e300, np.nan, np.inf]
 ODD_VALUES = [None, True, -1, 0, 2**70, 1e308, "", "x" * 99, [], {}, [[]], {"float": "nan"}]
 ODD_VALUES += [{"array": "no such"}, {"class": "Path", "fields": {}}, {"tuple": []}]
+INDICES = {"labels", "left", "feature"}
 X = np.array([[0.0, 0.0], [4.0, 0.1], [1e200, -1e200], [-3.0, 7.0]])
 
 
@@ -165,6 +166,50 @@ def test_false_sizes_allocate_nothing(data, tmp_path):
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 2**24
+
+
+def with_integer(data, name, place, number):
+    """Return a model file with another integer at a place of an array, and a right checksum."""
+    document, arrays = models._parse(data)
+    array = np.array(arrays[name])
+    array.reshape(-1)[place] = number
+    document["checksum"] = models._checksum(document, {**arrays, name: array})
+    return models._to_npz(document, {**arrays, name: array})
+
+
+def peak_of(call):
+    """Return the result of a call, or its ValueError, and the most bytes that it allocates."""
+    tracemalloc.start()
+    try:
+        return call(), tracemalloc.get_traced_memory()[1]
+    except ValueError as error:
+        return error, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", CASES)
+def test_large_integers_take_no_memory(case, tmp_path):
+    """Neither when a model is loaded nor when it predicts."""
+    path = tmp_path / "model.npz"
+    save(estimator_of(case).fit(CASES[case][2]()), path)
+    data, n_refused = path.read_bytes(), 0
+    for name, array in models._parse(data)[1].items():
+        if array.dtype.kind != "i" or not array.size:
+            continue
+        for number in (10**6, 10**8, np.iinfo(array.dtype).max):
+            path.write_bytes(with_integer(data, name, -1, number))
+            loaded, most = peak_of(lambda: load(path))
+            assert most < 2**24, (name, number)
+            if isinstance(loaded, ModelFileError):
+                n_refused += 1
+            elif hasattr(loaded, "predict"):
+                _, most = peak_of(lambda loaded=loaded: loaded.predict(X))
+                assert most < 2**24, (name, number)
+    predicts = hasattr(models.from_bytes(data), "predict")
+    if predicts and any(name.rpartition(".")[2] in INDICES for name in models._parse(data)[1]):
+        assert n_refused >= 3
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -52,6 +52,7 @@ from fedlib.clustering.density.near_cells import (
 from fedlib.clustering.density.spans import ball_of_cells, find_spans, noise_margin
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features, exclude, settle
+from fedlib.core.array_fields import MAX_COUNT, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import OddRows, Unanswerable, handles, partitions
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
@@ -108,7 +109,7 @@ class AssignCoreCells(Message):
     eps: Eps
     rho: Rho
     cells: Cells
-    labels: Annotated[np.ndarray, Array("int64", ("cells",), ge=0)]
+    labels: Annotated[np.ndarray, Array("int64", ("cells",), ge=0, below="cells")]
 
     def place(self, X: Floats) -> Ints:
         """Return the cluster of each point, or -1."""
@@ -116,7 +117,7 @@ class AssignCoreCells(Message):
 
 
 @dataclass(frozen=True)
-class ApproximateModel:
+class ApproximateModel(Checked):
     """The occupied cells with their clusters.
 
     Attributes
@@ -137,8 +138,8 @@ class ApproximateModel:
     eps: float
     rho: float
     cells: Cells
-    counts: Annotated[Ints, Array("int64", ("cells",))]
-    labels: Annotated[Ints, Array("int64", ("cells",), ge=-1)]
+    counts: Annotated[Ints, Array("int64", ("cells",), ge=-MAX_COUNT, le=MAX_COUNT)]
+    labels: Annotated[Ints, Array("int64", ("cells",), ge=-1, below="cells")]
     margin: float = 0.0
 
     @property

@@ -74,7 +74,7 @@ class BuildLocalModel(Message):
     discloses = "the parameters"
     reply = LocalModel
     eps: Positive
-    min_samples: Annotated[int, msgspec.Meta(ge=1)]
+    min_samples: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
     local_model: Literal["core", "kmeans"]
 
     def accept(self, reply: Message) -> LocalModel:

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedlib.clustering.density.engine.dbscan import dbscan, nearest_within
 from fedlib.core.agreement import agree_on_features
+from fedlib.core.array_fields import MAX_COUNT, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import handles
 from fedlib.core.estimator import Clusterer, Federated
@@ -59,10 +60,12 @@ class RelabelPoints(Message):
 
     discloses = "the clusters of the client's representatives, or the places and clusters of all"
     asks_for_data = False
-    own: Annotated[np.ndarray, Array("int64", ("own",), ge=-1)]
+    own: Annotated[np.ndarray, Array("int64", ("own",), ge=-1, le=MAX_COUNT)]
     representatives: Points
     radii: Radii
-    labels: Annotated[np.ndarray, Array("int64", ("representatives",), ge=0)]
+    labels: Annotated[
+        np.ndarray, Array("int64", ("representatives",), ge=0, below="representatives")
+    ]
 
 
 class Coverage(Message):
@@ -79,7 +82,7 @@ class Coverage(Message):
 
 
 @dataclass(frozen=True)
-class RepresentativeModel:
+class RepresentativeModel(Checked):
     """The representatives of all clients, one client after the other, and their clusters.
 
     Attributes
@@ -102,10 +105,10 @@ class RepresentativeModel:
     """
 
     representatives: Annotated[Floats, Array("float64", ("representatives", "features"))]
-    labels: Annotated[Ints, Array("int64", ("representatives",), ge=-1)]
+    labels: Annotated[Ints, Array("int64", ("representatives",), ge=-1, below="representatives")]
     reach: Annotated[Floats, Array("float64", ("representatives",), ge=0)]
     radii: Annotated[Floats | None, Array("float64", ("representatives",), ge=0)] = None
-    weights: Annotated[Ints | None, Array("int64", ("representatives",), ge=0)] = None
+    weights: Annotated[Ints | None, Array("int64", ("representatives",), ge=0, le=MAX_COUNT)] = None
 
     @property
     def n_features(self) -> int:

@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike
 
 from fedlib.clustering.density.neighbour_search import Search, find_block, make_search
 from fedlib.core.agreement import agree, require_all
+from fedlib.core.array_fields import Checked
 from fedlib.core.array_types import Ints, Words
 from fedlib.core.client import Client, OddRows, handles, partitions
 from fedlib.core.estimator import Clusterer, Federated
@@ -117,11 +118,11 @@ class AssignLabels(Message):
 
     discloses = "the cluster of every row"
     asks_for_data = False
-    labels: Annotated[np.ndarray, Array("int64", ("rows",), ge=-1)]
+    labels: Annotated[np.ndarray, Array("int64", ("rows",), ge=-1, below="rows")]
 
 
 @dataclass(frozen=True)
-class RowLabels:
+class RowLabels(Checked):
     """The cluster of every row.
 
     It cannot label new rows: the features of a new row are at different clients.
@@ -132,7 +133,7 @@ class RowLabels:
         -1 is noise.
     """
 
-    labels: Annotated[Ints, Array("int64", ("rows",), ge=-1)]
+    labels: Annotated[Ints, Array("int64", ("rows",), ge=-1, below="rows")]
 
 
 def vertical_dbscan(eps: float, min_samples: int) -> Flow[RowLabels]:

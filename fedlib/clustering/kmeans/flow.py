@@ -30,6 +30,7 @@ from fedlib.clustering.kmeans.messages import (
 )
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features, settle
+from fedlib.core.array_fields import MAX_COUNT, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Array
 from fedlib.core.protocol import Flow, GroupsTooSmall
@@ -50,7 +51,7 @@ GROUPS_PER_CLUSTER = 8  # the maximum number of means that a client sends per cl
 
 
 @dataclass(frozen=True)
-class KMeansModel:
+class KMeansModel(Checked):
     """The centres of federated k-means, and details of the run.
 
     Attributes
@@ -70,7 +71,7 @@ class KMeansModel:
     inertia: float
     n_iter: int | None = None
     local_centres: Annotated[Floats | None, Array("float64", ("centres", "features"))] = None
-    local_counts: Annotated[Ints | None, Array("int64", ("centres",), ge=0)] = None
+    local_counts: Annotated[Ints | None, Array("int64", ("centres",), 0, MAX_COUNT)] = None
 
     @property
     def n_features(self) -> int:

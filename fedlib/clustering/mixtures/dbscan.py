@@ -24,6 +24,7 @@ from fedlib.clustering.mixtures.covariances import positive_definite
 from fedlib.clustering.mixtures.em import assign_components, fit_mixture
 from fedlib.clustering.mixtures.messages import MAX_ITER, Mixture
 from fedlib.core.agreement import agree_on_features, exclude, settle
+from fedlib.core.array_fields import Checked
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles
 from fedlib.core.estimator import Clusterer, Federated
@@ -120,8 +121,8 @@ class DescribeClusters(Message):
     discloses = "eps, min_samples, the number of components, a seed"
     reply = ClusterMixtures
     eps: Eps
-    min_samples: Annotated[int, msgspec.Meta(ge=1)]
-    n_components: Annotated[int, msgspec.Meta(ge=1)]
+    min_samples: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+    n_components: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
     seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
     def work(self) -> float:
@@ -144,11 +145,11 @@ class AssignPoints(Message):
     asks_for_data = False
     eps: Eps
     points: Annotated[np.ndarray, Array("float64", ("points", "features"))]
-    labels: Annotated[np.ndarray, Array("int64", ("points",), ge=0)]
+    labels: Annotated[np.ndarray, Array("int64", ("points",), ge=0, below="points")]
 
 
 @dataclass(frozen=True)
-class DrawnModel:
+class DrawnModel(Checked):
     """The drawn points, by which new points are placed.
 
     Attributes
@@ -163,7 +164,7 @@ class DrawnModel:
     """
 
     samples: Annotated[Floats, Array("float64", ("samples", "features"))]
-    labels: Annotated[Ints, Array("int64", ("samples",), ge=-1)]
+    labels: Annotated[Ints, Array("int64", ("samples",), ge=-1, below="samples")]
     core: Annotated[Bools, Array("bool", ("samples",))]
     eps: float
 

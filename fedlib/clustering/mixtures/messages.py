@@ -118,7 +118,7 @@ class IntroducePoints(Message):
 
     discloses = "the number of components"
     reply = PointsIntroduction
-    n_components: Annotated[int, msgspec.Meta(ge=1)]
+    n_components: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 
 
 class LocalMixture(Mixture):
@@ -132,8 +132,8 @@ class FitMixture(Message):
 
     discloses = "a seed, and any start that the server's user gave"
     reply = LocalMixture
-    n_components: Annotated[int, msgspec.Meta(ge=1)]
-    n_features: Annotated[int, msgspec.Meta(ge=1)]
+    n_components: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+    n_features: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
     covariance_type: CovarianceType
     reg_covar: Annotated[float, msgspec.Meta(ge=0)]
     seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -242,7 +242,7 @@ class ImproveMixture(Mixture):
     discloses = "the average of all clients' Gaussian mixtures so far"
     reply: ClassVar[type[Message]] = ImprovedMixture
     reg_covar: Annotated[float, msgspec.Meta(ge=0)]
-    max_iter: Annotated[int, msgspec.Meta(ge=1)]
+    max_iter: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
     tol: Annotated[float, msgspec.Meta(ge=0)]
 
     def work(self) -> float:

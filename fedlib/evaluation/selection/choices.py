@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from fedlib.clustering.mixtures.messages import AssignComponents, MeasureLikelih
 from fedlib.clustering.mixtures.start import NOTHING_GIVEN
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import exclude
+from fedlib.core.array_fields import MAX_COUNT, Array, Checked, Index
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Message
 from fedlib.core.protocol import Flow, Replies
@@ -25,7 +26,7 @@ from fedlib.evaluation.selection.knee import find_knee
 
 
 @dataclass(frozen=True)
-class KMeansChoice:
+class KMeansChoice(Checked):
     """The models of k-means for a range of numbers of clusters, and the suggested one.
 
     Attributes
@@ -40,14 +41,14 @@ class KMeansChoice:
         The index of the suggested model.
     """
 
-    n_clusters: Ints
+    n_clusters: Annotated[Ints, Array("int64", ("models",), 1, MAX_COUNT)]
     models: tuple[KMeansModel, ...]
     inertias: Floats
-    best: int
+    best: Annotated[int, Index("models")]
 
 
 @dataclass(frozen=True)
-class MixtureChoice:
+class MixtureChoice(Checked):
     """The Gaussian mixtures for a range of numbers of components, and the suggested one.
 
     Attributes
@@ -66,13 +67,13 @@ class MixtureChoice:
         The index of the suggested mixture.
     """
 
-    n_components: Ints
+    n_components: Annotated[Ints, Array("int64", ("models",), 1, MAX_COUNT)]
     models: tuple[MixtureModel, ...]
     n_points: int
     log_likelihoods: Floats
     bic: Floats
     aic: Floats
-    best: int
+    best: Annotated[int, Index("models")]
 
 
 def select_kmeans(

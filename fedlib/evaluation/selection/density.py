@@ -27,6 +27,7 @@ from fedlib.clustering.density.cells import add_counts, count_cells, groups_of_c
 from fedlib.clustering.density.horizontal import CellCounts, CountCells, sum_cells
 from fedlib.clustering.mixtures.checks import agree_on_magnitude
 from fedlib.core.agreement import agree_on_features, exclude, settle
+from fedlib.core.array_fields import MAX_COUNT, Array, Checked, Index
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import handles, partitions
 from fedlib.core.estimator import Federated
@@ -78,7 +79,7 @@ class ReportMagnitude(Message):
 
 
 @dataclass(frozen=True)
-class DensityCurves:
+class DensityCurves(Checked):
     """The k-distances of all points, their fractions in sparse cells, and the knees of both curves.
 
     Attributes
@@ -104,11 +105,11 @@ class DensityCurves:
     cell_size: float
     n_features: int
     distances: Floats
-    counts: Ints
+    counts: Annotated[Ints, Array("int64", ("distances",), 0, MAX_COUNT)]
     sizes: Floats
     shares: Floats
-    distance_knee: int
-    size_knee: int
+    distance_knee: Annotated[int, Index("distances")]
+    size_knee: Annotated[int, Index("sizes")]
 
     @property
     def ranks(self) -> Floats:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
+from fedlib.core.array_fields import Checked
 from fedlib.core.array_types import Floats
 from fedlib.core.messages import Array, Message
 from fedlib.core.parameters import Kind
@@ -41,7 +42,7 @@ Components = Annotated[
 
 
 @dataclass(frozen=True)
-class PCAModel:
+class PCAModel(Checked):
     """Principal components.
 
     Attributes

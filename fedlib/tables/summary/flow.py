@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from math import fsum
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.agreement import Disagreement, settle
+from fedlib.core.array_fields import MAX_COUNT, Array, Checked
 from fedlib.core.array_types import Bytes, Floats, Ints
 from fedlib.core.bounds import Bounds
 from fedlib.core.columns import NUMBER, TEXT
@@ -44,7 +45,7 @@ from fedlib.tables.summary.quantiles import KeyInterval, count_values, find_quan
 
 
 @dataclass(frozen=True)
-class TableSummary:
+class TableSummary(Checked):
     """The statistics of all columns over all clients.
 
     Attributes
@@ -85,21 +86,21 @@ class TableSummary:
     """
 
     features: tuple[str, ...]
-    kinds: Bytes
+    kinds: Annotated[Bytes, Array("uint8", ("columns",), le=2)]
     n_rows: int
-    counts: Ints
+    counts: Annotated[Ints, Array("int64", ("columns",), -MAX_COUNT, MAX_COUNT)]
     means: Floats
     variances: Floats
     minima: Floats
     maxima: Floats
     fractions: Floats
     quantiles: Floats
-    rank_errors: Ints
+    rank_errors: Annotated[Ints, Array("int64", ("quantiles", "columns"), 0, MAX_COUNT)]
     edges: Floats
     histograms: Ints | Floats
     categories: tuple[tuple[str, ...], ...]
     category_counts: tuple[Ints, ...]
-    category_others: Ints
+    category_others: Annotated[Ints, Array("int64", ("columns",), -MAX_COUNT, MAX_COUNT)]
     weights: Floats | None = None
     intervals: Floats = field(default_factory=lambda: np.empty((4, 0, 2)))
     count_error: float = 0.0

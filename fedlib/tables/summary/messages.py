@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.core.array_fields import OF_CLIENT
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.columns import EMPTY, MAX_NUMBER, MAX_TEXT
@@ -34,7 +35,7 @@ MAX_SQUARES = 1e240
 MAX_MEAN = 1.01 * MAX_NUMBER  # a mean may exceed the bound by rounding
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
-Positions = Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_COLUMNS)]
+Positions = Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, below=OF_CLIENT)]
 ColumnCounts = Annotated[np.ndarray, Array("int64", ("columns",), ge=0, le=MAX_ROWS)]
 Category = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
 
@@ -81,7 +82,7 @@ class TableRequest(Message):
     discloses = "nothing but the parameters"
     categorical: FeatureNames
     drop_gaps: bool
-    fill_columns: Annotated[np.ndarray, Array("int64", ("filled",), ge=0, le=MAX_COLUMNS)]
+    fill_columns: Annotated[np.ndarray, Array("int64", ("filled",), ge=0, below=OF_CLIENT)]
     fill_values: Annotated[np.ndarray, Array("float64", ("filled",), -MAX_MEAN, MAX_MEAN)]
 
 
@@ -230,7 +231,7 @@ class CountBins(TableRequest):
         "quantiles (also scale='robust' and impute='median') and histograms count few rows: leave"
         " them out, with impute='mean', or let the sites lower min_count"
     )
-    columns: Annotated[np.ndarray, Array("int64", ("intervals",), ge=0, le=MAX_COLUMNS)]
+    columns: Annotated[np.ndarray, Array("int64", ("intervals",), ge=0, below=OF_CLIENT)]
     low: Annotated[np.ndarray, Array("uint64", ("intervals",))]
     high: Annotated[np.ndarray, Array("uint64", ("intervals",))]
     n_bins: Annotated[int, msgspec.Meta(ge=1, le=MAX_BINS)]

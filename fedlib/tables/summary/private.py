@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from fedlib.core.aggregation import Aggregation
+from fedlib.core.array_fields import OF_CLIENT
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.bounds import Bounds
 from fedlib.core.columns import NUMBER, RawTable
@@ -73,14 +74,14 @@ class SumChosenColumnsNoisily(SumColumnsNoisily):
     """Clip some columns of numbers to bounds, count and sum them, and add noise."""
 
     discloses = "the bounds of the columns"
-    columns: Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**16)]
+    columns: Annotated[np.ndarray, Array("int64", ("features",), ge=0, below=OF_CLIENT)]
 
 
 class SumAgreedColumnsNoisily(SumChosenColumnsNoisily):
     """Do this, count your rows with given categories of other columns, and add noise."""
 
     discloses = "the bounds of the columns, and the categories of the schema"
-    texts: Annotated[np.ndarray, Array("int64", ("texts",), ge=0, le=2**16)]
+    texts: Annotated[np.ndarray, Array("int64", ("texts",), ge=0, below=OF_CLIENT)]
     lengths: Annotated[np.ndarray, Array("int64", ("texts",), ge=0, le=2**16)]
     categories: tuple[Category, ...]
 

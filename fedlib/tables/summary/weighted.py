@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from fedlib.core.aggregation import Aggregation
+from fedlib.core.array_fields import OF_CLIENT
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.columns import RawTable
 from fedlib.core.messages import Array
@@ -40,10 +41,10 @@ class SumWeightedColumns(SumRows):
 
     discloses = "the limits of the columns, the largest weight, and the categories of the schema"
     bounds: BoundsArray
-    columns: Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**16)]
+    columns: Annotated[np.ndarray, Array("int64", ("features",), ge=0, below=OF_CLIENT)]
     n_bins: Annotated[int, msgspec.Meta(ge=0, le=MAX_BINS)]
     max_weight: MaxWeight
-    texts: Annotated[np.ndarray, Array("int64", ("texts",), ge=0, le=2**16)]
+    texts: Annotated[np.ndarray, Array("int64", ("texts",), ge=0, below=OF_CLIENT)]
     lengths: Annotated[np.ndarray, Array("int64", ("texts",), ge=0, le=2**16)]
     categories: tuple[Category, ...]
 

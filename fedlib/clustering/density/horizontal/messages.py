@@ -18,6 +18,7 @@ from fedlib.clustering.density.cells import (
     place_points,
 )
 from fedlib.core.agreement import agree_on_features
+from fedlib.core.array_fields import MAX_COUNT, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.kernels.grid import MAX_CELL
@@ -93,7 +94,7 @@ class AssignCells(Message):
     asks_for_data = False
     cell_size: CellSize
     cells: Cells
-    labels: Annotated[np.ndarray, Array("int64", ("cells",), ge=0)]
+    labels: Annotated[np.ndarray, Array("int64", ("cells",), ge=0, below="cells")]
     assign: Assign
     adjacency: Adjacency
 
@@ -103,7 +104,7 @@ class AssignCells(Message):
 
 
 @dataclass(frozen=True)
-class GridModel:
+class GridModel(Checked):
     """The occupied cells with their clusters, and the rule that labels points.
 
     Attributes
@@ -121,8 +122,8 @@ class GridModel:
 
     cell_size: float
     cells: Cells
-    counts: Annotated[Ints, Array("int64", ("cells",), ge=0)]
-    labels: Annotated[Ints, Array("int64", ("cells",), ge=-1)]
+    counts: Annotated[Ints, Array("int64", ("cells",), ge=0, le=MAX_COUNT)]
+    labels: Annotated[Ints, Array("int64", ("cells",), ge=-1, below="cells")]
     assign: Assign
     adjacency: Adjacency
 
