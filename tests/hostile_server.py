@@ -324,6 +324,15 @@ def accepted(case, part):
 # Answers -----------------------------------------------------------------------------------------
 
 
+def control(case, answers):
+    """Return the classes of the replies to a conversation that nobody has changed.
+
+    It is the positive control: an attack that reaches nothing would pass without a test. So each
+    test asserts first that the replies which it attacks are among them.
+    """
+    return {kind for kind, *_ in answers(case, subject(case)[1]()[0], conversation(case))}
+
+
 def noisy_answers(case, part, requests):
     """Return the class, the error and the size of each reply of a site with a budget."""
     estimator, _ = subject(case)

@@ -13,6 +13,7 @@ from hostile_server import (
     MASKED_CASES,
     NOISY_CASES,
     accepted,
+    control,
     conversation,
     grouped_answers,
     hostile,
@@ -26,6 +27,9 @@ from hostile_server import (
     unmasked,
 )
 
+from fedlib.core.messages import encode
+from fedlib.core.privacy_loss import privacy_of
+
 N = int(os.environ.get("AUDIT_EXAMPLES", "15"))
 SEED = int(os.environ.get("AUDIT_SEED", "0"))
 
@@ -38,10 +42,16 @@ pytestmark = [
 def attempts(case, n):
     """Yield random requests and two neighbouring tables, which a site accepts."""
     rng = np.random.default_rng([zlib.crc32(case.encode()), SEED])
+    n_attempts = n_changed = 0
+    usual = {encode(one) for one in conversation(case)}
     for _ in range(n if case in CASES else max(3, n // 10)):  # tables take longer to read
         requests, tables = hostile(rng, conversation(case)), neighbours(rng, subject(case)[1]()[0])
         if all(accepted(case, table) for table in tables):
+            n_attempts += 1
+            n_changed += any(encode(one) not in usual for one in requests)
             yield requests, tables
+    assert n_attempts, "no site has accepted a table"
+    assert n_changed, "no request was changed"
 
 
 def compare(case, answers, n):
@@ -57,6 +67,9 @@ def compare(case, answers, n):
 @pytest.mark.parametrize("case", NOISY_CASES)
 def test_replies_with_noise_do_not_depend_on_rows(case):
     """In class, number and length. Nor does a request make a site fail, which would lock it."""
+    noisy = {type(one).reply.__name__ for one in conversation(case) if privacy_of(one) is not None}
+    assert noisy, "no reply has noise"
+    assert noisy <= control(case, noisy_answers)
     for answers in compare(case, noisy_answers, N):
         assert not any(error == "ProtectedFailure" for _, error, _ in answers), answers
 
@@ -85,12 +98,14 @@ def test_what_is_masked_is_a_sum_over_rows(case):
 
 @pytest.mark.parametrize("case", [case for case in CASES if "," not in case])
 def test_a_passive_site_discloses_nothing(case):
+    assert "Declined" in control(case, passive_answers)
     compare(case, passive_answers, N)
 
 
 @pytest.mark.parametrize("case", MASKED_CASES)
 def test_masked_replies_do_not_depend_on_rows(case):
     """Nor does a hostile request make a site fail, which would lock it."""
+    assert "MaskedValues" in control(case, masked_answers)
     for answers in compare(case, masked_answers, max(5, N // 4)):
         assert not any(error == "MaskingFailed" for _, error, _ in answers), "MaskingFailed"
 
@@ -100,6 +115,8 @@ def test_masked_replies_do_not_depend_on_rows(case):
 )
 def test_with_a_minimum_count_no_failure_depends_on_rows(case):
     """Only a declined request does, which the site counts."""
+    assert any(one.asks_for_data for one in conversation(case))
+    assert "Failure" not in control(case, grouped_answers)
     for requests, tables in attempts(case, N):
         answers = zip(*(grouped_answers(case, table, requests) for table in tables), strict=True)
         first = next((pair for pair in answers if pair[0][:2] != pair[1][:2]), ())
@@ -108,6 +125,7 @@ def test_with_a_minimum_count_no_failure_depends_on_rows(case):
 
 @pytest.mark.parametrize("case", NOISY_CASES)
 def test_one_row_changes_no_more_than_declared(case):
+    assert protected_values(case, subject(case)[1]()[0], conversation(case)), "nothing has noise"
     for requests, tables in attempts(case, N):
         first, second = (protected_values(case, table, requests) for table in tables)
         place = requests[-1], tables
