@@ -370,6 +370,7 @@ class CountLevels(Message):
     """
 
     discloses = "the features that contain text at any client"
+    effortless = ("min_count",)
     reply = LevelCounts
     features: Annotated[np.ndarray, Array("int64", ("features",), ge=0, below=OF_CLIENT)]
     min_count: Annotated[int, msgspec.Meta(ge=1, le=2**40)]

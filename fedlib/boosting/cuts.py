@@ -81,6 +81,7 @@ class CountBuckets(Message):
         "the buckets with many rows of all clients; for features with few buckets, those with any"
         " row"
     )
+    effortless = ("depth", "depth_before")
     reply = RowsPerBucket
     depth: Annotated[int, msgspec.Meta(ge=1, le=DEPTHS[-1])]
     depth_before: Annotated[int, msgspec.Meta(ge=0, lt=DEPTHS[-1])]

@@ -86,6 +86,7 @@ class DescribeTraining(Message):
     """
 
     discloses = "the learning rate"
+    effortless = ("seed",)
     reply = TrainingDescription
     learning_rate: LearningRate
     validation_fraction: Fraction = 0.0
@@ -150,6 +151,7 @@ class DescribeTargets(Message):
     """
 
     discloses = "the objective and the learning rate"
+    effortless = ("seed",)
     reply = TargetDescription
     objective: ObjectiveName
     parameter: Parameter
@@ -201,6 +203,7 @@ class SumClasses(Message):
     """
 
     discloses = "the classes, the learning rate, and the number of all rows"
+    effortless = ("n_rows",)
     reply = ClassSums
     classes: Annotated[tuple[Class, ...], msgspec.Meta(min_length=1, max_length=2**10)]
     learning_rate: LearningRate
@@ -235,6 +238,7 @@ class SumTargets(Message):
     """
 
     discloses = "the objective, the learning rate, and the number of all rows"
+    effortless = ("n_rows",)
     reply = TargetSums
     objective: ObjectiveName
     parameter: Parameter

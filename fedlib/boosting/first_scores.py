@@ -150,7 +150,7 @@ class SumRoots(Splits, kw_only=True):
     discloses = "the splits chosen last and the leaves of the finished tree"
     reply = ResidualSums
     n_outputs: Annotated[int, msgspec.Meta(ge=1, le=2**10)]
-    n_rounds: Annotated[int, msgspec.Meta(ge=0)]
+    n_rounds: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
     max_sum: Annotated[float, msgspec.Meta(gt=0, le=MAX_WEIGHT)]
 
     def reply_lengths(self) -> dict[str, int]:

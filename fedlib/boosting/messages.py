@@ -114,6 +114,7 @@ class BeginBoosting(Message):
         "the classes, their shares, roughly the number of all rows, the cuts between bins, and the"
         " categories of all clients"
     )
+    effortless = ("bits", "seed")
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
     base_margin: float
     bits: Annotated[int, msgspec.Meta(ge=-200, le=1000)]
@@ -170,6 +171,11 @@ class Growth(Message):
     """
 
     discloses = "nothing by itself"
+    # Of these, `memory` counts those on which the size of the reply depends.
+    effortless = (
+        *("decided", "first", "n_open", "n_features", "n_rounds", "n_bins", "n_candidates"),
+        *("n_nodes", "n_outputs"),
+    )
     decided: Count
     feature: Features
     threshold: Thresholds
@@ -275,6 +281,7 @@ class EvaluateSplits(Message):
     """Sum your gradients left of these splits of the open nodes, ``count`` per node."""
 
     discloses = "the splits that clients proposed, without their names"
+    effortless = ("first",)
     reply = CandidateSums
     first: Count
     count: Annotated[np.ndarray, Array("int64", ("nodes",), ge=0, le=MAX_NODES)]

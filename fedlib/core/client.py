@@ -365,6 +365,7 @@ class Client:
                 return Declined()
             check_work(request, self.max_work)
             return self.handle(request) if privacy_of(request) is None else self._noisy(request)
+        check_work(request, self.max_work)
         try:
             return self.handle(request)
         except Exception as error:

@@ -106,6 +106,8 @@ class Message(
         For a reply, whether it contains the smallest or the largest value of a feature.
     begins : bool, default=False
         For a request that delivers something, whether the client forgets all earlier results.
+    effortless : tuple of str, default=()
+        For a request, the fields with integers that do not multiply its work (`work`).
     combine : callable, default=None
         For a reply, a static method that adds up several; see `fedlib.core.replies.Combined`.
 
@@ -136,6 +138,7 @@ class Message(
     needs: ClassVar[str] = ""
     extremes: ClassVar[bool] = False
     begins: ClassVar[bool] = False
+    effortless: ClassVar[tuple[str, ...]] = ()
     combine: ClassVar[Any] = None
 
     def __init_subclass__(cls, **config: Any) -> None:
@@ -188,16 +191,30 @@ class Message(
     def work(self) -> float:
         """Return the operations per row and feature for the reply, up to a small constant factor.
 
-        Override it in a request whose parameters determine them. The rows themselves play no part,
-        so that a refusal discloses nothing about them.
+        Override it in a request that needs fewer. By default, each row is compared with each entry
+        of all sequences and with each 8 bytes of arrays, as many times as the product of the
+        integers says that are not `effortless`: a request that is forgotten is refused rather than
+        computed. The rows themselves play no part, so that a refusal discloses nothing about them.
         """
-        return 1.0
+        n_entries, n_times = 0.0, 1.0
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if isinstance(value, np.ndarray):
+                n_entries += value.nbytes / 8
+            elif isinstance(value, str | bytes):
+                n_entries += len(value) / 8
+            elif isinstance(value, tuple | dict):
+                n_entries += len(value)
+            elif type(value) is int and field not in self.effortless:
+                n_times *= max(1, value)
+        return max(1.0, n_entries) * n_times
 
     def memory(self) -> float:
-        """Return the count of values for which a client needs memory, whatever its rows are.
+        """Return the count of values for which a client needs memory, whatever its rows are."""
+        return self.reply_size()
 
-        By default it follows from `reply_lengths`.
-        """
+    def reply_size(self) -> float:
+        """Return the count of values in the arrays of the reply, as `reply_lengths` says."""
         lengths = self.reply_lengths()
         marks = arrays(self.reply).values()
         return sum(prod(float(lengths.get(axis, 1)) for axis in mark.axes) for mark in marks)

@@ -85,6 +85,7 @@ class SumLabelledRows(Message):
     """
 
     discloses = "nothing but the parameters"
+    effortless = ("min_group_size", "max_clusters")
     reply = LabelledMoments
     noise: Noise
     min_group_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
@@ -128,6 +129,7 @@ class MeasureDistances(Message):
     """Measure how far your rows are from these centroids; the groups are those described before."""
 
     discloses = "the centroids of all clusters"
+    effortless = ("min_group_size",)
     reply = ClusterDistances
     tolerated = True
     noise: Noise
@@ -215,6 +217,7 @@ class CountScores(Message):
     """Count your rows by class and by the probability of the second class."""
 
     discloses = "the two classes"
+    effortless = ("n_bins", "n_groups")
     reply = ScoreCounts
     classes: tuple[Class, Class]
     n_bins: Bins

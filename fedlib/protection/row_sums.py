@@ -46,6 +46,7 @@ class SumRows(NoisyRequest, kw_only=True):
     """
 
     discloses = "the bounds of the rows, and earlier results"
+    effortless = ("n_rows",)
     reply: ClassVar[type[Message]] = RowTotals
     privacy: Privacy | None = None
     n_rows: NumberOfPoints = FIRST_ROWS

@@ -107,6 +107,7 @@ class CountGrid(Message):
     """
 
     discloses = "the grid, and which larger blocks contain points of any client"
+    effortless = ("side",)
     reply = GridCounts
     cell_size: Annotated[float, msgspec.Meta(gt=0)]
     low: Annotated[np.ndarray, Array("int64", ("features",), ge=-MAX_CELL, le=MAX_CELL)]

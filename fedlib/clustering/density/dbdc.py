@@ -72,6 +72,7 @@ class BuildLocalModel(Message):
     """Cluster your points and describe the clusters by representatives."""
 
     discloses = "the parameters"
+    effortless = ("min_samples",)
     reply = LocalModel
     eps: Positive
     min_samples: Annotated[int, msgspec.Meta(ge=1, le=2**40)]

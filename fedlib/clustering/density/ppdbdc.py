@@ -90,6 +90,7 @@ class DrawRepresentatives(Message):
     """Draw representatives at random until they cover your points; blur those of few points."""
 
     discloses = "the parameters"
+    effortless = ("min_weight",)
     reply = BlurredRepresentatives
     eps_rep: Positive
     n_representatives: Count | None

@@ -97,6 +97,7 @@ class FindNeighbours(Message):
     """Find the later neighbours of the rows first..stop, of n_rows rows."""
 
     discloses = "eps"
+    effortless = ("n_rows", "first", "stop")
     reply = NeighbourBlock
     eps: Annotated[float, msgspec.Meta(gt=0)]
     n_rows: Row

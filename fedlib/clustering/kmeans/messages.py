@@ -10,6 +10,7 @@ import numpy as np
 from fedlib.clustering.kmeans.local import GROUP_SIZE
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.core.points import MAX_COORDINATE, MAX_WEIGHT
+from fedlib.core.work import STEP
 from fedlib.protection.privacy import BoundsArray
 from fedlib.protection.secure.fixed_point import digits_of_limits
 from fedlib.protection.secure.points import MaxWeight, NumberOfPoints, farthest
@@ -59,6 +60,7 @@ class FindCentres(Message):
     """Cluster the last of your points, then update the centres with the first of them."""
 
     discloses = "nothing but the parameters"
+    effortless = ("seed",)
     reply = LocalCentres
     n_clusters: Positive
     update_fraction: Annotated[float, msgspec.Meta(ge=0, lt=1)]
@@ -68,7 +70,7 @@ class FindCentres(Message):
     seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
     def work(self) -> float:
-        return float(self.n_clusters * self.n_init * self.max_iter)
+        return float(self.n_init * self.max_iter) * (self.n_clusters + STEP)
 
     def accept(self, reply: Message) -> Message:
         n_centres = len(cast(LocalCentres, reply).counts)
@@ -114,6 +116,7 @@ class SummariseGroups(Message):
     """Report the number, mean and spread of your points, and the means of groups of them."""
 
     discloses = "nothing but the number of groups"
+    effortless = ("n_groups",)  # there are at most as many groups as rows
     reply = GroupMeans
     n_groups: Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
@@ -220,6 +223,7 @@ class SumClippedClusters(SumClusters):
     """Clip your points to bounds, then sum them by their nearest centre."""
 
     discloses = "the centres, the bounds, and the number of all points"
+    effortless = ("n_points",)
     bounds: BoundsArray
     n_points: NumberOfPoints
 
@@ -239,6 +243,7 @@ class SumClippedWeightedClusters(SumClippedClusters):
     """Clip your points and their weights, then sum the points by their nearest centre."""
 
     discloses = "the centres, the bounds, the largest weight, and the number of all points"
+    effortless = ("n_points",)
     reply = WeightedClusterSums
     max_weight: MaxWeight
 

@@ -119,6 +119,7 @@ class DescribeClusters(Message):
     """Find the clusters of your points and describe each by a mixture."""
 
     discloses = "eps, min_samples, the number of components, a seed"
+    effortless = ("min_samples", "seed")
     reply = ClusterMixtures
     eps: Eps
     min_samples: Annotated[int, msgspec.Meta(ge=1, le=2**40)]

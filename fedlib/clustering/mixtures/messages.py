@@ -17,6 +17,7 @@ from fedlib.clustering.mixtures.covariances import (
 from fedlib.core.array_types import Floats
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.core.points import MAX_COORDINATE
+from fedlib.core.work import STEP
 
 __all__ = [
     "AssignComponents",
@@ -117,6 +118,7 @@ class IntroducePoints(Message):
     """
 
     discloses = "the number of components"
+    effortless = ("n_components",)  # counted up to the distinct rows
     reply = PointsIntroduction
     n_components: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 
@@ -131,6 +133,7 @@ class FitMixture(Message):
     """Fit a mixture to your points. Start from the given parameters; an empty array gives none."""
 
     discloses = "a seed, and any start that the server's user gave"
+    effortless = ("seed",)
     reply = LocalMixture
     n_components: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
@@ -246,7 +249,7 @@ class ImproveMixture(Mixture):
     tol: Annotated[float, msgspec.Meta(ge=0)]
 
     def work(self) -> float:
-        return super().work() * self.max_iter
+        return (super().work() + STEP) * self.max_iter
 
     def accept(self, reply: Message) -> Message:
         mixture = cast(ImprovedMixture, reply)

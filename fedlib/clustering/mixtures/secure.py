@@ -43,6 +43,7 @@ class SumClippedResponsibilities(SumResponsibilities):
         "the Gaussian mixture of all clients' points so far, the bounds, and the number of all"
         " points"
     )
+    effortless = ("n_points",)
     bounds: BoundsArray
     n_points: NumberOfPoints
 
@@ -77,6 +78,7 @@ class SumClippedWeightedResponsibilities(SumClippedResponsibilities):
         "the Gaussian mixture of all clients' points so far, the bounds, the largest weight, and"
         " the number of all points"
     )
+    effortless = ("n_points",)
     reply = WeightedResponsibilitySums
     max_weight: MaxWeight
 

@@ -103,7 +103,7 @@ class Rules:
         The largest size of all replies of one run.
     max_work : int, default=10**8
         The most operations per row and feature for one reply, by the request's own formula
-        (`fedlib.core.messages.Message.work`).
+        (`fedlib.core.messages.Message.work`), with its noise. It holds for delivered results, too.
     max_declines : int, optional
         The most requests that are declined because of the rows, in all runs about the table. After
         them, every request for data without noise is. Each such answer is a bit about the rows.

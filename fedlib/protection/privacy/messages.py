@@ -39,7 +39,7 @@ class NoisyRequest(Message):
         raise NotImplementedError(f"{type(self).__name__} does not state its sensitivity")
 
     def memory(self) -> float:
-        """Return the count of values; each counts as eight, because noise takes time to draw."""
+        """Return the count of values; each counts as eight, which noise needs while it is drawn."""
         return 8 * super().memory()
 
     def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:

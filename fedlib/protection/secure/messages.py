@@ -46,6 +46,7 @@ class AdvertiseKeys(Message):
     """Create the keys of the sum with this number, and send the public halves."""
 
     discloses = "the number of the sum"
+    effortless = ("number",)
     reply = SignedKeys
     needs = (
         "the run has secure sums, for which the site needs its keys: join with --secure-key, or"
@@ -72,6 +73,7 @@ class ShareSecrets(Message):
     """Share your secrets with these clients; these are their keys."""
 
     discloses = "the public keys of the clients"
+    effortless = ("number",)
     reply = EncryptedShares
     number: Number
     keys: dict[Name, SignedKeys]
@@ -102,6 +104,7 @@ class MaskValues(Message):
     """
 
     discloses = "the request of the protocol, and shares that only this client can open"
+    effortless = ("number",)
     reply = MaskedValues
     number: Number
     sealed: dict[Name, Sealed]
@@ -134,6 +137,7 @@ class ConfirmSurvivors(Message):
     """Sign that the sum is over these clients."""
 
     discloses = "the clients whose values the sum contains"
+    effortless = ("number",)
     reply = Confirmation
     number: Number
     survivors: tuple[Name, ...]
@@ -155,6 +159,7 @@ class RevealShares(Message):
     """Reveal your shares for the survivors; these are the signatures of their list."""
 
     discloses = "the signatures of the list of survivors"
+    effortless = ("number",)
     reply = RevealedShares
     number: Number
     confirmations: dict[Name, Signature]

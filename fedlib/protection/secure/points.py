@@ -90,6 +90,7 @@ class SumPoints(Message):
     """Clip your points to bounds, and sum their differences from a centre and the squares."""
 
     discloses = "the bounds, and the number and the mean of all points"
+    effortless = ("n_points",)
     reply: ClassVar[type[Message]] = PointSums
     centre: Annotated[np.ndarray, Array("float64", ("features",), -4 * MAX_BOUND, 4 * MAX_BOUND)]
     bounds: BoundsArray
@@ -111,6 +112,7 @@ class SumWeightedPoints(SumPoints):
     """Clip points and weights; add up weighted differences from a centre, and their squares."""
 
     discloses = "the bounds, the largest weight, and the number and the mean of all points"
+    effortless = ("n_points",)
     reply = WeightedPointSums
     max_weight: MaxWeight
 

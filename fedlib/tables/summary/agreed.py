@@ -83,6 +83,7 @@ class CountKnownCategories(TableRequest):
     """Count your rows with given categories of some columns; 0 for fewer than ``min_count``."""
 
     discloses = "the categories of the schema"
+    effortless = ("min_count",)
     reply = KnownCategoryCounts
     columns: Positions
     lengths: Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_COLUMNS)]

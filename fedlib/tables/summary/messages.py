@@ -136,6 +136,7 @@ class SumClippedColumns(SumColumns):
     """
 
     discloses = "the limits of the columns, and the number of rows and the means of all clients"
+    effortless = ("n_rows",)
     limits: Annotated[np.ndarray, TwoRows("float64", ("ends", "chosen"), -MAX_BOUND, MAX_BOUND)]
     n_rows: NumberOfPoints
 
@@ -285,6 +286,7 @@ class CountCategories(TableRequest):
     """
 
     reply = CategoryCounts
+    effortless = ("max_categories", "min_count")
     columns: Positions
     max_categories: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
     min_count: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]

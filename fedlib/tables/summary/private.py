@@ -58,6 +58,7 @@ class SumColumnsNoisily(NoisyRequest):
     """Clip your columns to bounds, count and sum them, and add noise."""
 
     discloses = "the bounds of the columns"
+    effortless = ("n_bins",)
     reply = NoisyColumnSums
     privacy: Privacy
     bounds: BoundsArray
