@@ -188,7 +188,7 @@ def test_boosting_answers_for_all_rows_or_for_none(name):
 
 
 def answers_for_targets(requests):
-    """Return the replies of a site without rows, of one with huge targets, and of one with a row."""
+    """Return the replies of a site without rows, of one with huge targets, of one row."""
     parts = [(POINTS[:0], np.empty(0)), (POINTS, np.linspace(-1e12, 1e12, 30)), ([[0, 0]], [0.0])]
     return [answers(RegressionClient(part), requests, "xgb-regressor") for part in parts]
 
