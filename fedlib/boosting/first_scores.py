@@ -80,6 +80,7 @@ class SumResiduals(Message):
 
     discloses = "a prediction near the mean of all targets, and the scale of all residuals from it"
     reply = ResidualSums
+    effortless = ("n_rows",)
     objective: ObjectiveName
     margin: float
     parameters: Annotated[tuple[tuple[float, ...], ...], msgspec.Meta(max_length=2**10)]
@@ -195,6 +196,7 @@ class CountTargets(Message):
     discloses = "ranges that contain quantiles of all targets"
     reply = TargetCounts
     advice = "quantiles of few targets: give a base_score, or let the sites lower min_count"
+    effortless = ("depth", "n_rows")
     objective: ObjectiveName
     depth: Annotated[int, msgspec.Meta(ge=0, lt=N_DIVISIONS)]
     prefix: Prefix

@@ -101,7 +101,7 @@ class Parameter(click.ParamType):
             try:
                 return read_array(Path(value))
             except ValueError as error:
-                self.fail(f"not an array in a .npy or .csv file: {error}", param, ctx)
+                self.fail(f"{value} is not an array in a .npy or .csv file: {error}", param, ctx)
         self.fail(f"{value!r} is not one of: {self.name.replace('|', ', ')}", param, ctx)
 
     def _pairs(

@@ -139,7 +139,7 @@ def test_a_file_of_the_reader_is_a_data_set(study, tmp_path):
     path.write_text("age\n41\n57\n")
     assert study.load(str(path)).y.tolist() == [0, 0]  # one class
     path.write_text("age,crp\n41,1\nold,2\n")
-    with pytest.raises(ValueError, match=r"mine\.csv': column 'age' .*'old'"):
+    with pytest.raises(ValueError, match=r"mine\.csv: column 'age' .*'old'"):
         study.load(str(path))
     with pytest.raises(ValueError, match=r"name must be one of .*'banan'"):
         study.load("banan")

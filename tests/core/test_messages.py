@@ -222,6 +222,7 @@ def conversations():
     lloyd = {"method": "lloyd", "init": [[0.0, 0.0], [1.0, 1.0]], "max_iter": 1}
     start = {"weights_init": [1.0], "means_init": [[0.0, 0.0]], "precisions_init": [np.eye(2)]}
     masked = [
+        HorizontalDBSCAN(1.0, 2, bounds=bounds, secure=True),
         FederatedKMeans(2, bounds=bounds, secure=True, **lloyd),
         FederatedGaussianMixture(1, "em", max_rounds=1, tol=0, bounds=bounds, secure=True, **start),
         FederatedSummary(quantiles=(), bounds=bounds, secure=True),
@@ -251,10 +252,8 @@ def conversations():
         FederatedXGBClassifier(2, max_depth=2, histograms="packed"),
         FederatedXGBClassifier(2, max_depth=2, tol=None, warm_start=True, method="top_splits"),
         FederatedXGBRegressor(2, max_depth=2, validation_fraction=0.3),
-        *(
-            FederatedXGBRegressor(1, objective=f"reg:{one}error")
-            for one in ("absolute", "quantile")
-        ),
+        FederatedXGBRegressor(1, objective="reg:absoluteerror"),
+        FederatedXGBRegressor(1, objective="reg:quantileerror", quantile_alpha=0.5),
         FederatedXGBRegressor(1, max_depth=1, bounds=bounds, max_target=1.0, secure=True),
         FederatedPipeline(HorizontalDBSCAN(1.0, 2), scale="robust"),
         FederatedPipeline(

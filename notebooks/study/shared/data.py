@@ -84,11 +84,8 @@ def fetch(name):
 
 def load_own(path):
     """Return the table in a file as a data set; see `load`."""
-    try:
-        columns = SiteFile.read(path, ReadOptions()).content.frame.columns
-        table = read_table(path, target=CLASS if CLASS in columns else None)
-    except ValueError as error:
-        raise ValueError(f"dataset {str(path)!r}: {error}") from error
+    columns = SiteFile.read(path, ReadOptions()).content.frame.columns
+    table = read_table(path, target=CLASS if CLASS in columns else None)
     classes = np.zeros(len(table.X), int) if table.y is None else table.y
     names, y = np.unique(classes, return_inverse=True)
     return datasets.Dataset(
