@@ -16,7 +16,7 @@ OLDEST    := _build/oldest
 VALIDATORS := _build/validators
 FUZZ      := _build/fuzz
 # All tests but the long ones, which have targets of their own.
-QUICK     := not book and not chaos and not dask and not exact and not flower and not liars and not load and not soak
+QUICK     := not book and not chaos and not dask and not exact and not flower and not liars and not load and not readers and not soak
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 STUDY := PYTHONPATH=notebooks $(BIN)/python -m study
 DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) --continue
@@ -39,7 +39,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf run verify crate check-crate test test-audit test-book test-dask test-flower test-oldest test-exact test-liars test-models test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
+.PHONY: help install book pdf run verify crate check-crate test test-audit test-book test-dask test-flower test-oldest test-exact test-liars test-models test-readers test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -97,6 +97,9 @@ test: $(INSTALLED) ## run the tests and doctests
 
 test-book: $(INSTALLED) ## check the pages of a built book in Chromium; takes minutes
 	@$(BIN)/python -m pytest -m book --numprocesses $(JOBS) --dist loadgroup tests/book
+
+test-readers: $(INSTALLED) ## run every page that takes a table with tables of a reader, and others with other parameters; takes a quarter of an hour
+	@$(BIN)/python -m pytest -m readers --numprocesses $(JOBS) tests/book/test_examples.py
 
 test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one deployment (at most 20 minutes)
 	@timeout --foreground --signal=INT --kill-after=60 1200 $(BIN)/python -m pytest -m flower tests/transports

@@ -192,7 +192,7 @@ def test_an_example_runs_with_a_table_of_the_reader(run, run_page, own_table):
     assert "This page uses" in shown, shown
 
 
-@pytest.mark.book
+@pytest.mark.readers
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("name", OF_TABLES)
 def test_a_page_takes_a_table_of_the_reader(name, kind, run_page, own_table):
@@ -216,7 +216,7 @@ def test_every_page_with_kept_rows_is_run_with_other_parameters():
     assert sorted({*CHANGED, *longer}) == KEPT
 
 
-@pytest.mark.book
+@pytest.mark.readers
 @pytest.mark.parametrize("name", CHANGED)
 def test_parameters_that_were_not_kept_are_measured(name, run_page):
     given = [f"{key}={json.dumps(value)}" for key, value in CHANGED[name].items()]
