@@ -60,7 +60,7 @@ write it again
         text = f"{path}: cannot be read: this user has no permission to read it"
         raise UnreadableFile(text) from error
     except Exception as error:
-        text = " ".join(printable(str(error)).split()) or type(error).__name__
+        text = " ".join(printable(str(error)).split()) or f"it is no {Path(path).suffix} file"
         if type(error) is ValueError:
             raise UnreadableFile(f"{path}: {own}{text}") from error
         raise UnreadableFile(f"{path}: cannot be read: {text}; {remedy}") from error

@@ -267,8 +267,9 @@ def read_table(
     >>> table.X.columns.tolist(), table.y.tolist()
     (['age', 'bmi'], ['a', 'b'])
     """
+    options = replace(options or ReadOptions(), **changed)
     with reading(path):
-        return SiteFile.read(path, replace(options or ReadOptions(), **changed)).table(raw)
+        return SiteFile.read(path, options).table(raw)
 
 
 def read_array(path: Path) -> np.ndarray:

@@ -256,7 +256,7 @@ def test_a_missing_package_for_parquet_is_named(tmp_path, monkeypatch):
 
 def test_files_with_pickles_are_refused(tmp_path):
     np.save(tmp_path / "a.npy", np.array([[object()]]), allow_pickle=True)
-    with pytest.raises(ValueError, match="allow_pickle"):
+    with pytest.raises(ValueError, match="no array of numbers that numpy.save has written"):
         read_array(tmp_path / "a.npy")
     with pytest.raises(ValueError, match="allow_pickle"):
         write_labels(tmp_path / "b.npy", np.array([object()]), Table(np.zeros((1, 1))))

@@ -202,9 +202,8 @@ def test_regressions_answer_for_all_targets(objective, parameter):
     assert found[0][1][0] == "NoisyHistograms"
 
 
-@pytest.mark.parametrize("objective", ["gamma", "absoluteerror", "tweedie"])
-def test_an_objective_without_limits_of_a_row_has_no_noise_whatever_the_targets(objective):
-    start = msgspec.structs.replace(begin("reg:squarederror"), objective=f"reg:{objective}")
+def test_an_objective_without_limits_of_a_row_has_no_noise_whatever_the_targets():
+    start = msgspec.structs.replace(begin("reg:squarederror"), objective="reg:gamma")
     found = answers_for_targets([start, histograms()])
     assert found[0] == found[1] == found[2]
     assert found[0][1][0] != "NoisyHistograms"
