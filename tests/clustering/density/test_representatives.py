@@ -80,7 +80,7 @@ def test_a_model_places_points():
 
 def test_a_model_without_clusters_places_nothing():
     places = np.array([[0.0, 0.0]])
-    model = RepresentativeModel(places, np.array([-1]), np.array([np.inf]))
+    model = RepresentativeModel(places, np.array([-1]), np.array([1e300]))
     assert model.place(np.zeros((3, 2))).tolist() == [-1, -1, -1]
 
 
@@ -118,8 +118,8 @@ def test_covered_points_go_to_their_own_representative():
     client = RepresentativeClient([[2.0], [1.0], [2.5]])
     client.state = Coverage(np.array([1, 0, -1]))
     places, radii = np.array([[1.9]]), np.array([1.0])
-    client.handle(RelabelPoints(np.array([-1, 4]), places, radii, np.array([2])))
-    assert client.state == Labels(np.array([4, -1, 2]))
+    client.handle(RelabelPoints(np.array([-1, 4]), places, radii, np.array([0])))
+    assert client.state == Labels(np.array([4, -1, 0]))
 
 
 @each_protocol

@@ -452,8 +452,6 @@ def test_the_replies_that_a_minimum_count_always_declines():
     extremes = {"FindExtremes"}
     # only of runs with secure sums
     masked = {"SumPoints", "SumClasses", "SumTargets"}
-    # of what is left of a target
-    masked |= {"SumResiduals"}
     masked |= {"CountPoints", "SumClippedClusters"}
     masked |= {"SumClippedResponsibilities", "SumWeightedPoints", "SumClippedWeightedClusters"}
     masked |= {"SumClippedWeightedResponsibilities", "SumClippedColumns"}
