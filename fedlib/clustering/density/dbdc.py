@@ -75,7 +75,7 @@ class BuildLocalModel(Message):
     effortless = ("min_samples",)
     reply = LocalModel
     eps: Positive
-    min_samples: Annotated[int, msgspec.Meta(ge=1)]
+    min_samples: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
     local_model: Literal["core", "kmeans"]
 
     def accept(self, reply: Message) -> LocalModel:

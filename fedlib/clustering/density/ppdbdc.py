@@ -96,7 +96,7 @@ class DrawRepresentatives(Message):
     n_representatives: Count | None
     noise: Positive
     noise_kind: NoiseKind
-    min_weight: Annotated[int, msgspec.Meta(ge=1)]
+    min_weight: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
     def accept(self, reply: Message) -> BlurredRepresentatives:
         """Return the reply if it has at most ``n_representatives``."""

@@ -494,12 +494,13 @@ class FederatedPipeline(Federated):
 
     def _raw(self, X: Any) -> RawTable:
         """Return new rows as those of `fit` were read: texts stay text where the rules know it."""
-        kinds = self.model_.rules.kinds
-        return read_columns(self._like_fit(X), np.flatnonzero(kinds != NUMBER).tolist())
+        X = self._like_fit(X)
+        return read_columns(X, np.flatnonzero(self.model_.rules.kinds != NUMBER).tolist())
 
     def _by_rules(self, X: Any) -> tuple[Any, Bools]:
         """Return new rows by the rules, and which rows are in them."""
-        return self.model_.rules.transform(self._raw(X))
+        raw = self._raw(X)
+        return self.model_.rules.transform(raw)
 
     def _transformed(self, X: Any, method: str) -> tuple[Any, Bools]:
         """Return a raw table as the estimator's method gets it, and which rows are in it."""

@@ -458,7 +458,8 @@ def test_the_replies_that_a_minimum_count_always_declines():
     assert declined == mixtures | single_rows | chosen | extremes | masked
     singly = {kind.__name__ for kind, one in requests.items() if one}
     histograms = {"BuildHistograms", "BuildPackedHistograms", "SumHistograms"}
-    assert singly == histograms | {"SumLeaves", "ReportMagnitude", "DescribeTargets"}
+    residuals = {"SumResiduals", "SumRoots"}
+    assert singly == histograms | residuals | {"SumLeaves", "ReportMagnitude", "DescribeTargets"}
 
 
 def test_leaving_out_small_groups_shortens_every_array_of_the_axis():
