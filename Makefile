@@ -39,7 +39,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf run verify crate check-crate test test-audit test-book test-dask test-flower test-oldest test-exact test-liars test-models test-readers test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
+.PHONY: help install book pdf run verify crate check-crate test test-audit test-book test-dask test-flower test-oldest test-exact test-locked test-liars test-models test-readers test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -103,6 +103,9 @@ test-readers: $(INSTALLED) ## run every page that takes a table with tables of a
 
 test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one deployment (at most 20 minutes)
 	@timeout --foreground --signal=INT --kill-after=60 1200 $(BIN)/python -m pytest -m flower tests/transports
+
+test-locked: $(INSTALLED) ## compare every objective and parameter of boosting with the locked XGBoost, node by node
+	@$(BIN)/python -m pytest -m exact --numprocesses $(JOBS) tests/boosting
 
 # The releases are in tests/boosting/xgboost_releases.txt; each has an environment of its own.
 test-exact: $(INSTALLED) ## compare every objective and parameter of boosting with three releases of XGBoost, node by node; takes minutes
