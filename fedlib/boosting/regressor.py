@@ -486,7 +486,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         *,
         base_margin: ArrayLike | None = None,
     ) -> float:
-        """Return R², as `sklearn.metrics.r2_score`.
+        """Return R², as ``sklearn.metrics.r2_score``.
 
         Parameters
         ----------

@@ -302,7 +302,7 @@ def _take(part: Any, rows: Ints) -> Any:
 def _spread(labels: NDArray[Any], rows: Ints, n_rows: int) -> np.ma.MaskedArray[Any, Any]:
     """Return one label per row, masked for rows that are not in ``rows``.
 
-    Under the mask is -1, noise: `numpy.concatenate` and `numpy.asarray` drop the mask.
+    Under the mask is -1, noise: ``numpy.concatenate`` and ``numpy.asarray`` drop the mask.
     """
     shape = n_rows, *labels.shape[1:]
     whole: np.ma.MaskedArray[Any, Any] = np.ma.array(
@@ -327,8 +327,8 @@ class AlignedRows(Federated):
     labels_ : list of masked array (n_rows,)
         The labels of each client's rows in the client's order, masked for rows that not all clients
         have. Only if the parts were given to `fit`. A label file has an empty field for them. What
-        drops the mask, such as `numpy.concatenate`, gives them the label -1 of noise;
-        `numpy.ma.concatenate` keeps the mask.
+        drops the mask, such as ``numpy.concatenate``, gives them the label -1 of noise;
+        ``numpy.ma.concatenate`` keeps the mask.
     ledger_ : Ledger
         The messages of the run and their sizes.
 

@@ -225,7 +225,7 @@ def test_the_ledger_shows_the_loss():
 
 
 def test_noise_of_a_few_rows_passes_the_minimum_count():
-    policy = Policy.from_dict({"min_count": 2, "budget": {"epsilon": 5}})
+    policy = Policy.from_dict({"min_count": 2, "max_epsilon": 5.0, "budget": {"epsilon": 5}})
     reply = guarded(policy).answer(CountNoisily(Privacy(epsilon=5.0)))
     assert np.abs(reply.count).max() < 10
 
