@@ -86,7 +86,7 @@ def test_a_table_without_rows_gives_a_valid_summary():
     with seeded_noise(1):
         model = summary().fit([TABLE[:0], TABLE[:0]])
     frame = model.to_frame()
-    assert frame["mean"].between([0, 30], [100, 150]).all()
+    assert frame["mean"].isna().all()  # the noise is all there is
     assert (model.model_.histograms >= 0).all()
 
 
