@@ -124,7 +124,7 @@ BAD_TABLES = {
 def test_a_table_that_cannot_be_drawn_is_refused(explore, tmp_path, text, reason):
     path = tmp_path / "mine.csv"
     path.write_text(text)
-    with pytest.raises(ValueError, match=f"mine.csv.?: .*{reason}"):
+    with pytest.raises(ValueError, match=f"mine.csv.*{reason}"):
         explore.load(str(path))
 
 
