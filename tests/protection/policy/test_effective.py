@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from all_protocols import CASES, make_client
 
 from fedlib.clustering.density.approximate import ApproximateDBSCANClient
 from fedlib.clustering.density.bounded_cells import CountGrid, CountWithNoise
@@ -10,6 +11,8 @@ from fedlib.core.client import Unanswerable
 from fedlib.core.messages import Declined, MessageError, decode, encode
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Privacy
+from fedlib.sites.site import make_estimator
+from fedlib.testing import Recorder
 
 PLACE = np.zeros(1, np.int64), np.array([10])
 
@@ -41,3 +44,45 @@ def test_a_request_with_other_cells_than_it_states_cannot_be_made(given):
             kind(0.001, *PLACE, **given, **more)
         with pytest.raises(MessageError):
             kind(1.0, PLACE[0][:0], PLACE[1][:0], eps=1.0, rho=0.5, **more)
+
+
+# Every parameter that a rule can be about -------------------------------------------------------
+
+
+def requests_to_the_first(case, **other):
+    """Return the requests for data that the first client of a case receives."""
+    name, parameters, parts = CASES[case]
+    estimator = make_estimator(name, parameters | other)
+    recorder = Recorder({f"{i}": make_client(estimator, part) for i, part in enumerate(parts())})
+    estimator.fit(recorder)
+    received = [one.requests["0"] for one in recorder.exchanges if "0" in one.requests]
+    return [one for one in received if one.asks_for_data]
+
+
+def others(value):
+    """Return other values of a parameter."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return []
+    return [value + 1, value - 1] if isinstance(value, int) else [value * 0.75, value * 1.25]
+
+
+@pytest.mark.parametrize("case", [one for one in CASES if "sked" not in one and "noisy" not in one])
+@pytest.mark.filterwarnings("ignore")
+def test_the_first_request_that_a_parameter_changes_states_it(case):
+    """Otherwise a rule about the parameter would not hold for that request."""
+    usual = requests_to_the_first(case)
+    stated = {name for one in usual for name in one.__struct_fields__}
+    values = make_estimator(*CASES[case][:2]).get_params()
+    n_found = 0
+    for name in stated & set(values):
+        for other in others(values[name]):
+            try:
+                changed = requests_to_the_first(case, **{name: other})
+            except ValueError:
+                continue  # the value is impossible
+            pairs = zip(usual, changed, strict=False)
+            first = next((both for both in pairs if encode(both[0]) != encode(both[1])), ())
+            assert all(hasattr(one, name) for one in first), (name, other)
+            n_found += bool(first)
+            break
+    assert n_found or not any(others(values[name]) for name in stated & set(values))
