@@ -6,19 +6,24 @@ import numpy as np
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from msgspec.structs import replace
 
 from fedlib.boosting.client import BoostingClient
+from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.clustering.kmeans import private
 from fedlib.core.client import Client
 from fedlib.core.messages import Declined
 from fedlib.core.site_memory import TableMemory
 from fedlib.protection.policy import guard
 from fedlib.protection.secure import SecureClient
+from fedlib.tables.pipeline import client as pipeline
+from fedlib.tables.pipeline.messages import Transformed
 from fedlib.testing import Recorder
 
+from ..core import test_delivered
 from ..core.test_site_memory import Site
 from . import test_audit as audit
-from .policy import test_groups
+from .policy import test_groups, test_terms
 from .secure import test_memory
 from .secure.toy import IDENTITIES, PARTS, ToyClient
 
@@ -98,3 +103,45 @@ def test_differences_between_sums():
     (others,) = test_memory.sums(Recorder(clients, test_memory.LOST), first=2)
     difference = everybody.total.counts - others.total.counts
     assert difference.tolist() == PARTS["D"].tolist()
+
+
+def test_terms_that_a_server_chooses(monkeypatch):
+    monkeypatch.setattr(guard.GuardedClient, "_terms", lambda site, request: b"")
+    with pytest.raises(AssertionError):
+        test_terms.test_only_one_delivered_model_is_scored("together")
+    with pytest.raises(AssertionError):
+        test_terms.test_the_slope_of_pseudo_huber_is_a_term()
+
+
+def test_noise_that_hides_no_row(monkeypatch):
+    monkeypatch.setattr(guard.GuardedClient, "_check_loss", lambda *arguments: None)
+    for loss, rules in (({"rho": 1e300}, {}), ({"rho": 0.51}, {"budget": test_terms.BUDGET})):
+        with pytest.raises(AttributeError, match="rule"):  # the reply is no `Declined`
+            test_terms.test_noise_that_hides_no_row_is_no_exception_of_a_minimum_count(
+                loss, rules, "max_epsilon"
+            )
+
+
+def test_thresholds_of_a_masked_sum(monkeypatch):
+    answer = Client.answer
+
+    def suppressed(client, request):
+        reply = answer(client, request)
+        counts = getattr(reply, "counts", None)
+        return reply if counts is None else replace(reply, counts=counts * (counts > 9))
+
+    monkeypatch.setattr(Client, "answer", suppressed)
+    with pytest.raises(AssertionError, match="counts"):
+        audit.test_what_is_masked_is_a_sum_over_rows("kmeans, masked")
+
+
+def test_deliveries_whose_effect_depends_on_rows(monkeypatch):
+    def all_or_none(use, rows):
+        use(rows)
+        return rows, ""
+
+    monkeypatch.setattr(Transformed, "within", lambda table, *_: table)
+    monkeypatch.setattr(pipeline, "usable_rows", all_or_none)
+    case = test_delivered.TINY, 12.0, HorizontalDBSCANClient
+    with pytest.raises((AssertionError, ValueError)):
+        test_delivered.test_whether_rules_are_applied_does_not_depend_on_rows(*case)
