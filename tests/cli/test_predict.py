@@ -220,7 +220,7 @@ def test_what_the_model_needs_and_the_file_lacks_is_a_warning(folder):
     table.assign(start=starts).to_csv("new.csv", index=False)
     invoke(*arguments, "--base-margin", "start")
     table.assign(ward="q").to_csv("new.csv", index=False)
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="feature|base_margin") as caught:
         invoke(*arguments)
     texts = [str(one.message) for one in caught]
     assert len(texts) == 2
