@@ -8,6 +8,7 @@ SEED    ?= 1
 SELECT  ?=
 NOTEBOOK ?=
 SET     ?=
+RELEASE ?=
 
 VENV      := .venv
 BIN       := $(VENV)/bin
@@ -108,8 +109,8 @@ test-locked: $(INSTALLED) ## compare every objective and parameter of boosting w
 	@$(BIN)/python -m pytest -m exact --numprocesses $(JOBS) tests/boosting
 
 # The releases are in tests/boosting/xgboost_releases.txt; each has an environment of its own.
-test-exact: $(INSTALLED) ## compare every objective and parameter of boosting with three releases of XGBoost, node by node; takes minutes
-	@tests/boosting/compare_releases.sh $(BIN) $(JOBS)
+test-exact: $(INSTALLED) ## compare every objective and parameter of boosting with three releases of XGBoost (RELEASE=newest: one), node by node; takes minutes
+	@tests/boosting/compare_releases.sh $(BIN) $(JOBS) $(RELEASE)
 
 test-dask: $(INSTALLED) ## run protocols on worker processes of Dask and kill some of them; takes minutes
 	@timeout --foreground --signal=INT --kill-after=60 900 $(BIN)/python -m pytest -m dask tests/transports/dask

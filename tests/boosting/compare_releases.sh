@@ -1,9 +1,10 @@
 #!/bin/sh
 # Compares boosting with each release in xgboost_releases.txt, in an environment of its own. With the
 # newest one, the tests of boosting, the core, saved models and all protocols run, too.
-# usage: compare_releases.sh BIN JOBS; BIN has the programs of the project's environment.
+# usage: compare_releases.sh BIN JOBS [RELEASE]; BIN has the programs of the project's environment. RELEASE is
+# one of the file, or "newest"; without it, all are compared.
 set -eu
-bin=$1 jobs=$2
+bin=$1 jobs=$2 only=${3:-}
 marked="not chaos and not dask and not exact and not flower and not liars and not load and not soak"
 
 find_python() { # prints the first interpreter with one of these versions
@@ -26,7 +27,13 @@ mkdir -p _build/exact
 grep -v '^xgboost==' environment.lock >_build/exact/pins.txt
 grep -v '^#' tests/boosting/xgboost_releases.txt >_build/exact/releases.txt
 newest=$(tail -n 1 _build/exact/releases.txt | cut -d ' ' -f 1)
+[ "$only" != newest ] || only=$newest
+if [ -n "$only" ] && ! cut -d ' ' -f 1 _build/exact/releases.txt | grep -qxF "$only"; then
+  echo "RELEASE must be newest or in tests/boosting/xgboost_releases.txt, got $only" >&2
+  exit 1
+fi
 while read -r release versions <&3; do
+  [ -z "$only" ] || [ "$only" = "$release" ] || continue
   # shellcheck disable=SC2086 # the versions are words
   python=$(find_python $versions)
   environment=_build/exact/$release

@@ -25,6 +25,8 @@ from fedlib.core.privacy_loss import Privacy, exact, round_down
 
 MAX_EPSILON = 1e6  # a larger one is a mistake: it protects nothing
 MAX_RHO = 1e4  # almost no noise; a larger rho is never used
+# Outside of these, the square of a float is not near its exact square. A smaller rho counts as this.
+LEAST_RHO, MOST_RHO = Fraction(1, 10**250), 10**250
 
 
 def check_guarantee(epsilon: object, delta: object) -> None:
@@ -179,8 +181,10 @@ def epsilon_of(rho: float | Fraction, delta: float) -> float:
     """
     if rho == 0:
         return 0.0
-    exact_rho, largest_delta = exact(rho), float(delta)
-    distance = math.sqrt(2 * float(rho))
+    exact_rho, largest_delta = max(exact(rho), LEAST_RHO), float(delta)
+    if exact_rho > MOST_RHO:
+        return math.inf
+    distance = math.sqrt(2 * exact_rho)
     while Fraction(distance) ** 2 / 2 < exact_rho:
         distance = math.nextafter(distance, math.inf)
     if largest_delta > exact(delta):

@@ -124,3 +124,13 @@ def test_without_opendp_the_error_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "opendp.prelude", None)
     with pytest.raises(ValueError, match='pip install "fedlib-study\\[privacy\\]"'):
         privacy_per_request(np.float64(1.0), 0.0, 3)
+
+
+@pytest.mark.parametrize("delta", [1e-6, 0.5])
+def test_a_loss_that_a_server_chooses_is_converted_at_once(delta):
+    """Also where a float has few digits: the least floats, and those whose square is no float."""
+    rhos = [5e-324, 1e-320, 1e-300, 1e-200, 1e-100, 1e-3, 1e3, 1e160, 1e300, Fraction(10) ** 400]
+    converted = [epsilon_of(rho, delta) for rho in rhos]
+    assert converted == sorted(converted)
+    assert 0 <= converted[0] < 1e-6 < 100 < converted[-4]
+    assert converted[-1] == np.inf
