@@ -152,6 +152,7 @@ def test_doctor_names_what_the_schema_does_not_accept(study):
 
 
 def test_options_that_say_something_else_than_the_schema_are_refused(study):
-    given = ["--data", f"{SITES[0]}.csv", "--schema", "schema.json", "--token-file", "init.npy"]
+    given = ["--data", f"{SITES[0]}.csv", "--schema", "schema.json"]
+    given += ["--token-file", f"tokens/{SITES[0]}.token"]
     output = refuse("join", "http://127.0.0.1:9", *given, "--target=ill", "--text=sex", code=2)
     assert "target 'ill' (the schema has no such column), text (give the type string" in output

@@ -199,7 +199,7 @@ def check_cell_size(request: CountGrid | CountWithNoise) -> None:
     Traceback (most recent call last):
     ...
     fedlib.core.messages.MessageError: CountGrid.cell_size must be that of eps and rho, \
-0.2499999999999999, got 0.001
+0.24987798926305516, got 0.001
     """
     if (request.eps is None) != (request.rho is None):
         raise MessageError(f"{type(request).__name__} must have both eps and rho, or neither")

@@ -108,10 +108,11 @@ class KMeansSelection(Clusterer, Federated):
     Examples
     --------
     >>> from fedlib import KMeansSelection
-    >>> parts = [[[0.0], [0.1], [0.2], [5.0]], [[5.1], [5.2], [9.0], [9.1], [9.2]]]
-    >>> model = KMeansSelection(max_clusters=2, n_init=1, random_state=0).fit(parts)
+    >>> low = [[0.0], [0.1], [0.2], [0.3], [5.0], [5.1]]
+    >>> high = [[5.2], [5.3], [9.0], [9.1], [9.2], [9.3]]
+    >>> model = KMeansSelection(max_clusters=2, n_init=1, random_state=0).fit([low, high])
     >>> model.to_frame()["inertia"].round(2).tolist()
-    [122.06, 24.06]
+    [162.82, 32.15]
     """
 
     name = "kmeans-selection"
