@@ -395,7 +395,7 @@ def _ask(request, numbers, digits):
     """Return a flow that asks for one sum, or sends one request without masks."""
     if request.asks_for_data and not isinstance(request, OPEN):
         fields = dict.fromkeys(request.reply.__struct_fields__, (20,))
-        yield from secure_sum(request, numbers, digits or fields)
+        yield from secure_sum(request, numbers, fields if digits is None else digits)
     else:
         yield request
 
