@@ -9,6 +9,7 @@ SELECT  ?=
 NOTEBOOK ?=
 SET     ?=
 RELEASE ?=
+BASE    ?= HEAD
 
 VENV      := .venv
 BIN       := $(VENV)/bin
@@ -40,7 +41,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf run verify crate check-crate test test-audit test-book test-dask test-flower test-oldest test-exact test-locked test-liars test-models test-readers test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
+.PHONY: help install book pdf run verify crate check-crate record test test-audit test-book test-dask test-flower test-oldest test-exact test-locked test-liars test-models test-readers test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -91,6 +92,13 @@ check-crate: crate ## validate the crate and CITATION.cff, in an environment of 
 	@VIRTUAL_ENV=$(VALIDATORS) $(BIN)/uv pip install --quiet "roc-validator==0.13.*" "cffconvert==2.0.*"
 	@$(VALIDATORS)/bin/python notebooks/study/building/check_crate.py _build/crate CITATION.cff \
 	  "$$($(BIN)/python -c 'from importlib.resources import files; print(files("rocrate") / "data/ro-crate.jsonld")')"
+
+record: $(INSTALLED) ## compare all conversations, models, error texts, help texts and times with those of a commit (BASE=HEAD)
+	@rm -rf _build/record && git worktree prune && git worktree add --quiet --detach _build/record/base $(BASE)
+	@cd _build/record/base && ../../../$(BIN)/python ../../../tests/record.py ../base.json
+	@git worktree remove --force _build/record/base
+	@$(BIN)/python tests/record.py _build/record/now.json
+	@$(BIN)/python tests/record.py --compare _build/record/base.json _build/record/now.json
 
 # One process more than JOBS, because tests wait for servers and sites a quarter of the time.
 test: $(INSTALLED) ## run the tests and doctests

@@ -25,7 +25,7 @@ from fedlib.core.privacy_loss import Privacy, exact, round_down
 
 MAX_EPSILON = 1e6  # a larger one is a mistake: it protects nothing
 MAX_RHO = 1e4  # almost no noise; a larger rho is never used
-# Outside of these, the square of a float is not near its exact square. A smaller rho counts as this.
+# Beyond these, floats and their squares lose digits. A smaller rho counts as the least one.
 LEAST_RHO, MOST_RHO = Fraction(1, 10**250), 10**250
 
 
