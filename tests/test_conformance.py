@@ -2,9 +2,13 @@
 
 import copy
 import inspect
+import os
+import subprocess
+import sys
 import warnings
 from contextlib import nullcontext
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -356,3 +360,18 @@ def test_messages_decode_to_themselves():
         for one in transport.exchanges:
             for data in (*one.request_bytes.values(), *one.reply_bytes.values()):
                 assert encode(decode(data)) == data
+
+
+INTERPRETED = """
+from all_protocols import CASES, estimator_of
+
+for case in ("horizontal-dbscan", "kmeans, option 0", "gaussian-mixture, option 0", "xgb-regressor"):
+    estimator_of(case).fit(CASES[case][2]())
+"""
+
+
+def test_protocols_run_with_kernels_that_are_not_compiled():
+    """As `make coverage` does: then numbers of NumPy come from the kernels."""
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-W", "ignore", "-c", INTERPRETED]
+    subprocess.run(command, env=environment, check=True, timeout=300)

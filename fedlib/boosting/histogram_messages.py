@@ -230,7 +230,7 @@ def pack(
     bits: NDArray[np.uint64], n_bits: int, pairs: Ints, measured: tuple[int, int, int], loss: float
 ) -> PackedHistograms:
     """Return packed histograms from what `fedlib.kernels.packing.move_and_pack` has written."""
-    n_filled, used, magnitude = measured
+    n_filled, used, magnitude = map(int, measured)  # of NumPy, if the kernel is not compiled
     shift = (used & -used).bit_length() - 1 if used else 0
     width = max(1, ((magnitude >> shift).bit_length() + 8) // 8)  # with the sign
     values = np.empty(2 * n_filled * width, np.uint8)

@@ -245,7 +245,7 @@ def _expect(
     moments = _zeros(mixture.means)
     log_likelihood = add_expected(np.ascontiguousarray(X), sample_weight, prepare(mixture), moments)
     products = contract(moments.products, mixture.covariance_type)
-    return Moments(moments.counts, moments.sums, products), log_likelihood
+    return Moments(moments.counts, moments.sums, products), float(log_likelihood)
 
 
 def _zeros(centres: Floats) -> Moments:
