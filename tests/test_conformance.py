@@ -365,7 +365,7 @@ def test_messages_decode_to_themselves():
 INTERPRETED = """
 from all_protocols import CASES, estimator_of
 
-for case in ("horizontal-dbscan", "kmeans, option 0", "gaussian-mixture, option 0", "xgb-regressor"):
+for case in ("kmeans, option 0", "gaussian-mixture, option 0", "xgb-regressor"):
     estimator_of(case).fit(CASES[case][2]())
 """
 
