@@ -32,8 +32,6 @@ OnWire = tuple[str, Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_AXES)
 class MessageError(ValueError):
     """Bytes that are not a valid message, or a message or model that breaks its own rules."""
 
-    __module__ = "fedlib.core.messages"  # from where others import it
-
 
 @dataclass(frozen=True)
 class Array:
@@ -61,7 +59,7 @@ class Array:
     >>> Readings(times=np.arange(3), values=np.zeros((2, 4)))
     Traceback (most recent call last):
     ...
-    fedlib.core.messages.MessageError: Readings.values has 2 readings, Readings.times 3
+    fedlib.core.array_fields.MessageError: Readings.values has 2 readings, Readings.times 3
     """
 
     dtype: str
@@ -190,7 +188,7 @@ class Index:
     >>> Choice(("a", "b"), 2)
     Traceback (most recent call last):
     ...
-    fedlib.core.messages.MessageError: Choice.best must be below 2, the count of models, got 2
+    fedlib.core.array_fields.MessageError: Choice.best must be below 2, the count of models, got 2
     """
 
     of: str

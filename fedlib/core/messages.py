@@ -466,11 +466,11 @@ def decode(
     >>> decode(encode(Done()), Failure)
     Traceback (most recent call last):
     ...
-    fedlib.core.messages.MessageError: expected Failure, got Done
+    fedlib.core.array_fields.MessageError: expected Failure, got Done
     >>> decode(b"Done")
     Traceback (most recent call last):
     ...
-    fedlib.core.messages.MessageError: not a message: Expected `object`, got `int`
+    fedlib.core.array_fields.MessageError: not a message: Expected `object`, got `int`
     """
     if len(data) > max_bytes:
         raise MessageError(f"a message of {len(data)} bytes, at most {max_bytes} are allowed")

@@ -76,7 +76,7 @@ class Privacy(Message):
     >>> Privacy()
     Traceback (most recent call last):
     ...
-    fedlib.core.messages.MessageError: Privacy must have either epsilon or rho above 0, got \
+    fedlib.core.array_fields.MessageError: Privacy must have either epsilon or rho above 0, got \
 0.0 and 0.0
     """
 

@@ -198,7 +198,7 @@ def check_cell_size(request: CountGrid | CountWithNoise) -> None:
     >>> CountGrid(0.001, np.array([0]), np.array([9]), eps=1.0, rho=0.5)
     Traceback (most recent call last):
     ...
-    fedlib.core.messages.MessageError: CountGrid.cell_size must be that of eps and rho, \
+    fedlib.core.array_fields.MessageError: CountGrid.cell_size must be that of eps and rho, \
 0.24987798926305516, got 0.001
     """
     if (request.eps is None) != (request.rho is None):

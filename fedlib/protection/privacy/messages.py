@@ -29,7 +29,7 @@ class NoisyRequest(Message):
     >>> request.accept(NoisyColumnSums(np.zeros(7)))
     Traceback (most recent call last):
     ...
-    fedlib.core.messages.MessageError: NoisyColumnSums.values must have the shape (6,), got (7,)
+    fedlib.core.array_fields.MessageError: NoisyColumnSums.values must have the shape (6,), got (7,)
     """
 
     discloses = "the bounds of the rows, and earlier results, which have noise"
