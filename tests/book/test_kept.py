@@ -1,5 +1,6 @@
 """Rows of the complete run: which a page measures again, and what it does when one differs."""
 
+import sys
 from collections import Counter
 from types import SimpleNamespace
 
@@ -25,6 +26,7 @@ def kept(modules, monkeypatch, tmp_path):
         folder.mkdir()
         monkeypatch.setattr(module.results, name, folder)
     monkeypatch.setattr(module, "spent", Counter())
+    monkeypatch.delitem(sys.modules, "xgboost", raising=False)  # another test may have imported it
     monkeypatch.setenv("FEDLIB_BUILD", "1")
     monkeypatch.delenv("FEDLIB_COMPLETE", raising=False)
     return module
@@ -117,6 +119,23 @@ def test_other_data_are_not_compared(kept, complete, measure, capsys, other):
     pd.testing.assert_frame_equal(kept.kept("a.csv", KEYS, measure, other), complete)
     assert measure.keys == []
     assert "not verified here: the data" in capsys.readouterr().out
+
+
+def test_rows_are_compared_with_their_release_of_xgboost(
+    kept, complete, measure, monkeypatch, capsys
+):
+    for version, compared in (
+        ("3.2.0", True),
+        ("3.2.1", True),
+        ("3.20.0", False),
+        ("3.4.1", False),
+    ):
+        monkeypatch.setitem(sys.modules, "xgboost", SimpleNamespace(__version__=version))
+        measure.keys.clear()
+        kept.kept("a.csv", KEYS, measure, DATA)
+        assert bool(measure.keys) == compared
+        text = f"not verified here: the complete run had XGBoost 3.2, not {version}"
+        assert (text in capsys.readouterr().out) != compared
 
 
 def test_rows_that_are_all_long_are_not_measured(kept, complete, measure, capsys):

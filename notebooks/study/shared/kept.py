@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import sys
 import time
 from collections import Counter
 from functools import cache
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import Markdown, display
 
+from study.boosting import RULES
 from study.shared import results
 from study.shared.data import checksum
 from study.shared.pages import ROOT, result_badge
@@ -46,8 +48,8 @@ def kept(file, keys, measure, data, digits=4):
         Takes the values of a key, by name, and returns a dict of numbers and texts, or a list of
         them: the rows of this unit. They must not depend on anything but the key and the data.
     data : Dataset or list of Dataset
-        What ``measure`` reads. Where a build has other files than the complete run, nothing can be
-        compared, and the badge says so.
+        What ``measure`` reads. Where a build has other files than the complete run, or the page
+        imports another release of XGBoost, nothing can be compared, and the badge says so.
     digits : int, default=4
         The decimals in which numbers must agree with those of other versions or of another kind of
         processor. With the same ones, they must be equal.
@@ -102,6 +104,8 @@ def verified(file, keys, measure, here, digits):
     total = f"{len(keys):,} in all"
     if "" in (here["sha256"], frame["sha256"].iloc[0]) or here["sha256"] != frame["sha256"].iloc[0]:
         text = f"not verified here: the data are not those of the complete run; {total}"
+    elif other := other_xgboost():
+        text = f"not verified here: the complete run had XGBoost {RULES}, not {other}; {total}"
     elif not cheap:
         text = f"not verified here: no row takes less than {ROW_SECONDS:g} s; {total}"
     else:
@@ -114,6 +118,15 @@ def verified(file, keys, measure, here, digits):
         )
     display(result_badge(file, text, frame["versions"].iloc[0]))
     return joined(rows, keys)
+
+
+def other_xgboost():
+    """Return the version of the XGBoost that the page has imported, if not the kept rows' one.
+
+    Then rows that XGBoost itself has learned can differ.
+    """
+    version = getattr(sys.modules.get("xgboost"), "__version__", RULES)
+    return "" if f"{version}.".startswith(f"{RULES}.") else version
 
 
 def of_reader(file, keys, measure, here):
