@@ -7,6 +7,7 @@ have noise, like those of the protocol after them.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ import pandas as pd
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.columns import NUMBER, TEXT, read_columns
-from fedlib.core.names import check_names
+from fedlib.core.names import check_names, listed
 from fedlib.core.protocol import Flow
 from fedlib.protection.secure.points import agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
@@ -117,13 +118,28 @@ def _fit_rules(
         if rules.impute == "mean":
             fill[numbers] = means
         if rules.scale == "standard":
-            deviations = np.sqrt(variances)
+            hidden = np.isnan(variances)
+            if hidden.any():
+                _warn_of_hidden([columns[j].name for j in numbers[hidden]])
+            half = (limits[1] - limits[0]) / 2
+            means = np.where(hidden, limits[0] + half, means)
+            deviations = np.where(hidden, half, np.sqrt(variances))
             constant = deviations <= 10 * np.finfo(float).eps * np.maximum(np.abs(means), 1.0)
             centre[numbers], spread[numbers] = means, np.where(constant, 1.0, deviations)
     if rules.scale == "minmax":
         centre[numbers], spread[numbers] = low[numbers], (high - low)[numbers]
     fill[np.setdiff1d(np.arange(len(low)), numbers)] = 0.0
     return _preprocess(columns, rules, protected, (fill, centre, spread))
+
+
+def _warn_of_hidden(names: Sequence[str]) -> None:
+    """Warn that columns are scaled by their limits, because noise hides their variances."""
+    warnings.warn(
+        f"the noise is too large for the rows: the variance of {listed(names)} is not above its"
+        " noise, so that the limits of the schema scale these columns to -1 and 1 in place of"
+        " scale='standard'; a larger epsilon_fraction, more rows or a larger epsilon help",
+        stacklevel=2,
+    )
 
 
 def limits_without_scale(columns: Sequence[Column], rules: Rules) -> Limits:
@@ -174,11 +190,11 @@ def _preprocess(
 def _moments(
     rules: Rules, n_columns: int, numbers: Ints, limits: Floats, aggregation: Aggregation
 ) -> Flow[tuple[Floats, Floats]]:
-    """Return the mean and the variance of each column of numbers."""
+    """Return the mean and the variance of each column of numbers; NaN if noise hides a variance."""
     if isinstance(aggregation, NoisySums):
         noisily = SumChosenColumnsNoisily(aggregation.privacy, limits, 0, numbers)
-        total, _ = yield from aggregation.sum(noisily)
-        return noisy_moments(limits, total.values)
+        total, clients = yield from aggregation.sum(noisily)
+        return noisy_moments(limits, total.values, aggregation.noise(noisily, len(clients)))
     _, means, variances = yield from sum_between(
         rules.view, n_columns, numbers, limits, aggregation
     )

@@ -151,7 +151,9 @@ class FederatedPipeline(Federated):
         """
         How columns of numbers are scaled, after gaps are filled.
 
-        - ``"standard"``: to mean 0 and variance 1.
+        - ``"standard"``: to mean 0 and variance 1. With an estimator with ``epsilon``, a column
+          whose variance is not above its noise is scaled by its limits, to -1 and 1, with a
+          warning.
         - ``"minmax"``: from the smallest and largest value, or the `bounds`, to 0 and 1.
         - ``"robust"``: by the median and the distance of the quartiles.
         """,

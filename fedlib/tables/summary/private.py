@@ -296,16 +296,25 @@ def noisy_summary(
     )
 
 
-def noisy_moments(limits: Floats, values: Floats) -> tuple[Floats, Floats]:
+def noisy_moments(limits: Floats, values: Floats, noise: Noise | None) -> tuple[Floats, Floats]:
     """Return the mean and the variance of each column between limits, from noisy sums.
 
-    They scale columns, so that they are cut at what is possible.
+    They scale columns, so that they are cut at what is possible. A variance whose interval begins
+    at 0 is NaN: the column may be constant.
     """
+
+    def spreads(sums: Floats) -> Floats:
+        counts, totals, squares = np.moveaxis(sums.reshape(len(sums), -1, 3), 2, 0)
+        return ratio(squares, counts) - np.square(ratio(totals, counts))
+
+    possible = np.tile([0.0, 1.0], (limits.shape[1], 1))
+    unknown = estimate(spreads, values[1:], noise, possible).intervals[:, 0] <= 0
     columns, half = values[1:].reshape(limits.shape[1], 3), np.diff(limits, axis=0)[0] / 2
     n_values = np.maximum(columns[:, 0], 1.0)
     means = np.clip(columns[:, 1] / n_values, -1, 1)
     variances = np.clip(columns[:, 2] / n_values - np.square(means), 0, 1)
-    return limits[0] + half * (1 + means), variances * np.square(half)
+    variances = np.where(unknown, np.nan, variances * np.square(half))
+    return limits[0] + half * (1 + means), variances
 
 
 def edges_between(limits: Floats, n_bins: int) -> Floats:

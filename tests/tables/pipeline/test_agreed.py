@@ -163,6 +163,26 @@ def test_one_epsilon_for_the_whole_run(secure):
         ]
 
 
+def test_noise_that_hides_a_variance_leaves_no_column_unscaled():
+    """A column is scaled by its variance where that is above the noise, and else by its limits."""
+    rng = np.random.default_rng(0)
+    number = {"type": "number", "constraints": {"minimum": 0, "maximum": 100, "required": True}}
+    schema = Schema(
+        {"name": "s", "schema": {"fields": [{"name": n, **number} for n in ("wide", "narrow")]}}
+    )
+    X = pd.DataFrame({"wide": rng.choice([10.0, 90.0], 600), "narrow": rng.normal(50, 1, 600)})
+    estimator = FederatedKMeans(2, epsilon=40.0, max_iter=1, random_state=0)
+    pipeline = FederatedPipeline(estimator, scale="standard", schema=schema)
+    for seed in range(8):  # a noisy variance of the narrow column is as often below 0 as above
+        with (
+            pytest.warns(UserWarning, match="variance of 'narrow' is not .*epsilon_fraction"),
+            seeded_noise(seed),
+        ):
+            rules = pipeline.fit([X[:300], X[300:]]).model_.rules
+        assert rules.spread[0] == pytest.approx(40, rel=0.1)
+        assert (rules.centre[1], rules.spread[1]) == (50, 50)
+
+
 def test_without_sums_of_its_own_the_pipeline_spends_nothing():
     recorder = Recorder({n: c.inner for n, c in clients_of(pipeline(kmeans()), PARTS).items()})
     pipeline(kmeans(epsilon=8.0, delta=1e-6), scale="minmax").fit(recorder)
