@@ -80,6 +80,9 @@ class FederatedKMeans(Clusterer, WeightedFederated):
     -----
     ConvergenceWarning
         When clusters have no points. Only for ``"lloyd"`` without noise.
+    UserWarning
+        With `epsilon`, when the noise of each round is large for the rows: it names a smaller
+        `max_iter`.
 
     See Also
     --------
@@ -100,11 +103,10 @@ class FederatedKMeans(Clusterer, WeightedFederated):
     points, and the guarantee holds for each row of each client.
 
     *Weights.* A row with an integer weight counts like as many equal rows, also for `tol`, where
-    scikit-learn ignores weights. A row of weight 0 gets a label, and shapes nothing. The means from
-    which a start is drawn have no weights. Large weights disclose: the sum of a cluster in which
-    one row has nearly all weight is nearly that row. With `secure` or `epsilon`, a weight is
-    clipped to `max_weight`. The noise hides a row of this weight, so that rows with small weights
-    cost accuracy.
+    scikit-learn ignores weights. A row of weight 0 gets a label, and shapes nothing. A start is
+    drawn by weight, too. Large weights disclose: the sum of a cluster in which one row has nearly
+    all weight is nearly that row. With `secure` or `epsilon`, a weight is clipped to `max_weight`.
+    The noise hides a row of this weight, so that rows with small weights cost accuracy.
 
     *Lost and false clients.* A client that is lost at its first request leaves no trace. Later, the
     centres keep its share with ``"one_shot"``, and only the inertia is without it; with ``"lloyd"``
@@ -225,7 +227,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         """
         For ``"lloyd"``: the run is differentially private; see `fedlib.protection.privacy`. It
         needs `bounds`. The noise grows with `max_iter`, so a few rounds are best. All of them run:
-        `tol` and `n_init` have no effect.
+        `tol` and `n_init` have no effect. The default of `max_iter` is too large for most data.
         """,
     ] = None
     delta: Annotated[

@@ -12,6 +12,7 @@ clustering, CODASPY 2016, for a start that is spread over the bounds.
 
 from __future__ import annotations
 
+import warnings
 from math import nan, sqrt
 from typing import Annotated
 
@@ -45,6 +46,7 @@ __all__ = [
 
 
 PER_CLUSTER = 100  # points per cluster from which a start is computed
+MOST_NOISE = 0.1  # as a fraction of the rows of an average cluster
 
 
 class NoisyClusterSums(Message):
@@ -128,7 +130,7 @@ def private_lloyd(
     """Return the flow of Lloyd's iteration with noise.
 
     A centre does not move in a round in which the count of its cluster is smaller than the standard
-    deviation of its noise.
+    deviation of its noise. Afterwards, `warn_of_noise` compares the noise with the rows.
 
     Parameters
     ----------
@@ -153,15 +155,52 @@ def private_lloyd(
     yield from agree_on_bounded_features(aggregation, bounds.shape[1])
     smallest = aggregation.deviation(sensitivity)
     centres = spread_start(n_clusters, bounds, seed) if init is None else np.array(init)
+    n_rows = 0.0
     for _ in range(max_iter):
         request = SumClustersNoisily(aggregation.privacy, bounds, centres, max_weight)
         total, _ = yield from aggregation.sum(request)
+        n_rows += float(total.counts.sum()) / max_iter
         occupied = total.counts > max(smallest, 1.0)
         means = total.sums[occupied] / total.counts[occupied, np.newaxis]
         centres = centres.copy()
         centres[occupied] = from_unit(means, bounds)
     yield AssignCentres(centres)
+    warn_of_noise("max_iter", max_iter, n_rows / n_clusters, smallest, aggregation.privacy)
     return KMeansModel(centres, nan, max_iter)
+
+
+def warn_of_noise(
+    name: str, n_rounds: int, n_rows: float, deviation: float, privacy: Privacy
+) -> None:
+    """Warn when the noise of each round is more than a tenth of the rows of an average cluster.
+
+    A coordinate of a mean is a noisy sum divided by the count of the cluster, in units of half the
+    width of the bounds. So this fraction is the error of a coordinate in each round.
+
+    Parameters
+    ----------
+    name : str
+        The parameter that sets the count of rounds.
+    n_rounds : int
+    n_rows : float
+        The rows of an average cluster, from noisy counts.
+    deviation : float
+        The standard deviation of the noise in a sum of one round.
+    privacy : Privacy
+        The loss of one round. Fewer rounds have less noise: the deviation is proportional to their
+        count, or with Gaussian noise to its square root.
+    """
+    if deviation <= MOST_NOISE * n_rows:
+        return
+    fraction = max(MOST_NOISE * n_rows, 0.0) / deviation
+    fewer = int(n_rounds * fraction ** (2 if privacy.rho else 1))
+    remedy = f"{name}={fewer} makes it less than {MOST_NOISE:.0%}; " if fewer else ""
+    warnings.warn(
+        f"the noise is too large for the rows: in each of the rounds ({name}={n_rounds}), a centre"
+        f" misses the mean of an average cluster by {deviation / max(n_rows, 1.0):.0%} of half the"
+        f" width of the bounds; {remedy}more rows, fewer clusters or a larger epsilon help",
+        stacklevel=2,
+    )
 
 
 def spread_start(n_clusters: int, bounds: Floats, seed: int) -> Floats:

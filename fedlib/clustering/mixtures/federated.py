@@ -100,6 +100,9 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
         points, or two components are equal; when ``"average"`` runs without weights and a client
         has too few points for its covariances: for full ones, fewer than
         ``n_components * (n_features + 1)``.
+    UserWarning
+        With `epsilon`, when the noise of each round is large for the rows: it names a smaller
+        ``max_rounds``.
 
     See Also
     --------

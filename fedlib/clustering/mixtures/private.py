@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 from scipy.special import softmax
 
-from fedlib.clustering.kmeans.private import spread_start
+from fedlib.clustering.kmeans.private import spread_start, warn_of_noise
 from fedlib.clustering.mixtures.covariances import MATRICES, CovarianceType, contract, expand
 from fedlib.clustering.mixtures.em import log_joint
 from fedlib.clustering.mixtures.flow import MixtureModel, check_start
@@ -189,13 +189,16 @@ def private_em(
     check_start(start, bounds.shape[1], covariance_type)
     mixture = _complete(start, n_components, covariance_type, bounds, seed)
     noise, privacy = aggregation.deviation(sensitivity), aggregation.privacy
+    n_rows = 0.0
     for _ in range(max_rounds):
         request = SumResponsibilitiesNoisily(
             *parameters(mixture), covariance_type, privacy, bounds, max_weight
         )
         total, _ = yield from aggregation.sum(request)
+        n_rows += float(total.moments[:, 0].sum()) / max_rounds
         mixture = _step(mixture, total.moments, bounds, reg_covar, noise)
     yield AssignComponents(*parameters(mixture), covariance_type)
+    warn_of_noise("max_rounds", max_rounds, n_rows / n_components, noise, privacy)
     return MixtureModel(mixture, [nan] * max_rounds, False, reg_covar, 0.0, max_rounds)
 
 

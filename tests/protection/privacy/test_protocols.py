@@ -1,6 +1,8 @@
 """Every protocol with epsilon: its sensitivity, its conversation, its errors, and lost clients."""
 
 import math
+import re
+import warnings
 from unittest import mock
 
 import numpy as np
@@ -196,6 +198,30 @@ def test_hopeless_noise_gives_a_valid_model(estimator):
     centres = model.cluster_centers_ if estimator is KMEANS else model.means_
     assert ((centres >= BOUNDS[0]) & (centres <= BOUNDS[1])).all()
     assert len(model.predict(POINTS)) == len(POINTS)
+
+
+@each_estimator
+@seeded_noise(0)
+@pytest.mark.parametrize("noise", [{}, {"delta": 1e-6}, {"secure": True, "delta": 1e-6}], ids=str)
+def test_too_many_rounds_are_a_warning_that_names_fewer(estimator, noise):
+    """With a few rounds fewer than named there is no warning, and with a few more there is."""
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(group, 1, (300, 2)) for group in (0.0, 6.0, 0.0, 6.0)]
+    name = "max_iter" if estimator is KMEANS else "max_rounds"
+    k = "n_clusters" if estimator is KMEANS else "n_components"
+    many = fresh(estimator, **{k: 2, "epsilon": 0.8, name: 60}, **noise)
+    with pytest.warns(
+        UserWarning, match=rf"noise .* rows: in each of the rounds \({name}=60\)"
+    ) as seen:
+        many.fit(parts)
+    fewer = int(re.search(rf"; {name}=(\d+) makes it less than 10%", str(seen[0].message))[1])
+    assert 1 <= fewer < 60
+    with warnings.catch_warnings(record=True) as none:
+        warnings.simplefilter("always")
+        fresh(many, **{name: max(1, fewer * 3 // 4)}).fit(parts)
+    assert not none
+    with pytest.warns(UserWarning, match="noise is too large for the rows"):
+        fresh(many, **{name: 2 * fewer}).fit(parts)
 
 
 def test_a_start_is_spread_between_the_bounds():
