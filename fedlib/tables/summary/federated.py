@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.agreement import agree_on_features
+from fedlib.core.array_types import Ints
 from fedlib.core.bounds import NO_BOUNDS
 from fedlib.core.client import Client
 from fedlib.core.columns import NUMBER, TEXT, RawTable
@@ -40,6 +41,7 @@ from fedlib.tables.summary.messages import (
 from fedlib.tables.summary.private import (
     agree_on_names,
     agreed_private_summary,
+    leads,
     private_summary,
 )
 from fedlib.tables.summary.secure import agreed_secure_summary, secure_summary
@@ -356,7 +358,9 @@ class FederatedSummary(WeightedFederated):
             ``mean``, ``std``, ``min``, the quantiles, ``max``, ``categories`` (their number),
             ``top`` (the most frequent one) and ``other`` (the number of values whose categories
             are withheld). With `epsilon`, the ends of the intervals of ``count``, ``missing``,
-            ``mean`` and ``std`` follow.
+            ``mean`` and ``std`` follow; ``count`` and ``missing`` can be negative, so that their
+            means over many runs are right, and ``top`` is None unless its count is above all others
+            by more than twice ``count_error_``.
 
         Raises
         ------
@@ -370,7 +374,7 @@ class FederatedSummary(WeightedFederated):
         columns = {
             "content": np.array(["numbers", "text", "nothing"], object)[model.kinds],
             "count": model.counts,
-            "missing": np.maximum(model.n_rows - model.counts, 0),
+            "missing": self._missing,
             "mean": model.means,
             "std": np.sqrt(model.variances),
             "min": model.minima,
@@ -384,9 +388,17 @@ class FederatedSummary(WeightedFederated):
             columns |= {f"{name} (low)": ends[:, 0], f"{name} (high)": ends[:, 1]}
         return pd.DataFrame(columns, index=pd.Index(model.features, dtype=object))
 
+    @property
+    def _missing(self) -> Ints:
+        """The gaps of each column. Noisy ones can be negative, so that their mean is right."""
+        gaps = self.model_.n_rows - self.model_.counts
+        return gaps if self.model_.intervals.size else np.maximum(gaps, 0)
+
     def _top(self, j: int) -> str | None:
         names, counts = self.model_.categories[j], self.model_.category_counts[j]
-        return names[int(counts.argmax())] if counts.any() else None
+        noisy = self.model_.intervals.size > 0
+        known = leads(counts, self.model_.count_error) if noisy else counts.any()
+        return names[int(counts.argmax())] if known else None
 
     def plot(self) -> Figure:
         """Draw a histogram of each column of numbers and the counts of each column of text.
@@ -402,8 +414,7 @@ class FederatedSummary(WeightedFederated):
         model, panels = self.model_, {}
         for j, name in enumerate(model.features):
             names = model.categories[j]
-            missing = max(model.n_rows - int(model.counts[j]), 0)
-            panels[f"{name} ({missing} missing)"] = (
+            panels[f"{name} ({self._missing[j]} missing)"] = (
                 (model.category_counts[j], names)
                 if names
                 else (model.histograms[j], model.edges[j])

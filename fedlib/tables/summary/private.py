@@ -20,6 +20,7 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.core.bounds import Bounds
 from fedlib.core.columns import NUMBER, RawTable
 from fedlib.core.messages import Array, Message
+from fedlib.core.names import listed
 from fedlib.core.protocol import Flow
 from fedlib.protection.privacy import (
     NOISY,
@@ -246,7 +247,7 @@ def noisy_summary(
     Warns
     -----
     UserWarning
-        When the noise hides means or variances, which are NaN.
+        When the noise hides means or variances, which are NaN, or most frequent categories.
     """
     names, n = layout.names, len(layout.names)
     found = estimate(layout.results, sums, noise, layout.possible)
@@ -263,12 +264,21 @@ def noisy_summary(
         warnings.warn(hides(unknown), stacklevel=2)
     everything = np.array([[-np.inf, np.inf]])
     one_count = estimate(lambda one: one, np.zeros(1), noise, everything).intervals[0]
+    error = float(np.abs(one_count).max())
     edges, histograms = np.full((n, layout.n_bins + 1), np.nan), np.zeros((n, layout.n_bins))
     edges[layout.numbers] = edges_between(layout.limits, layout.n_bins)
     histograms[layout.numbers] = blocks[:, blocks.shape[1] - layout.n_bins :]
     category_counts = tuple(np.empty(0, np.int64) for _ in names)
     if agreed is not None:
         category_counts = agreed.by_column(as_counts(categories))
+    close = [names[j] for j in layout.texts if not leads(category_counts[j], error)]
+    if close:
+        warnings.warn(
+            "the noise is too large for the rows: the most frequent category (top) of"
+            f" {listed(close)} is None, because no count is more than two errors of a count"
+            f" ({2 * error:.3g}) above the next; more rows or a larger epsilon help",
+            stacklevel=2,
+        )
     nothing, first, weights = np.full(n, np.nan), layout.max_weight, None
     if first is not None:
         weights = nothing.copy()
@@ -276,8 +286,8 @@ def noisy_summary(
     return TableSummary(
         features=names,
         kinds=np.full(n, NUMBER, np.uint8) if agreed is None else agreed.kinds,
-        n_rows=int(as_counts(sums[:1])[0]),
-        counts=as_counts(layout.results(sums[np.newaxis])[0, :n]),
+        n_rows=int(as_counts(sums[:1], -NOISY)[0]),
+        counts=as_counts(layout.results(sums[np.newaxis])[0, :n], -NOISY),
         means=means,
         variances=variances,
         minima=nothing,
@@ -292,7 +302,7 @@ def noisy_summary(
         category_others=np.zeros(n, np.int64),
         weights=weights,
         intervals=found.intervals.reshape(4, n, 2),
-        count_error=float(np.abs(one_count).max()),
+        count_error=error,
     )
 
 
@@ -322,6 +332,18 @@ def edges_between(limits: Floats, n_bins: int) -> Floats:
     return np.linspace(limits[0], limits[1], n_bins + 1, axis=1)
 
 
-def as_counts(noisy: Floats) -> Ints:
-    """Return noisy counts as integers from 0 on."""
-    return np.clip(np.rint(noisy), 0, NOISY).astype(np.int64)
+def leads(counts: Ints, error: float) -> bool:
+    """Return whether the largest count is above all others by more than two errors of a count.
+
+    Examples
+    --------
+    >>> leads(np.array([9, 5]), 1.0), leads(np.array([9, 5]), 2.0)
+    (True, False)
+    """
+    *_, second, largest = np.sort([0, 0, *counts])
+    return bool(largest - second > 2 * error)
+
+
+def as_counts(noisy: Floats, least: float = 0) -> Ints:
+    """Return noisy counts as integers from ``least`` on."""
+    return np.clip(np.rint(noisy), least, NOISY).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Summaries with noise: intervals cover counts, gaps and moments, and no count is negative."""
+"""Summaries with noise: intervals cover counts, gaps and moments, and gaps are not cut at 0."""
 
 import warnings
 
@@ -58,14 +58,14 @@ def test_intervals_cover_the_statistics_of_the_rows(weighted, secure, n_rows):
         with seeded_noise(seed), warnings.catch_warnings():
             warnings.filterwarnings("ignore", HIDDEN)
             frame = model.fit(tables).to_frame()
-        assert (frame[["count", "missing"]] >= 0).all(axis=None)
         found = np.stack([frame[name] for name in names])
         low, high = np.moveaxis(np.stack([model.intervals_[name] for name in names]), 2, 0)
         true = np.stack([truth[name].astype(float) for name in names])
         inside = (low <= true) & (true <= high) | np.isnan(true)
         covered.append(inside)
         known.append(~np.isnan(found))
-        assert ((low - 1 <= found) & (found <= high + 1) | np.isnan(found)).all()
+        uncut = np.maximum(found, 0)  # counts and gaps, whose intervals begin at 0
+        assert ((low - 1 <= uncut) & (uncut <= high + 1) | np.isnan(found)).all()
         counts = model.categories_["ward"].to_numpy()
         assert counts.min() >= 0
         assert np.abs(counts[:2] - truth.loc["ward", "count"] * np.array([0.9, 0.1])).max() < 500
@@ -77,14 +77,17 @@ def test_intervals_cover_the_statistics_of_the_rows(weighted, secure, n_rows):
 def test_bounds_alone_and_gaps():
     rows = make_rows(2000)[["age", "crp"]]
     options = {"bounds": {"age": (0, 100), "crp": (0, 50)}, "quantiles": None}
-    truth, covered = np.array([0, rows["crp"].isna().sum()]), np.zeros(2)
+    truth, covered, gaps = np.array([0, rows["crp"].isna().sum()]), np.zeros(2), []
     for seed in range(N_SEEDS):
         with seeded_noise(seed):
             model = FederatedSummary(epsilon=2.0, **options).fit([rows[:700], rows[700:]])
         low, high = model.intervals_["missing"].T
         covered += (low <= truth) & (truth <= high)
-        assert model.to_frame()["missing"].min() >= 0
+        gaps.append(model.to_frame()["missing"].to_numpy())
     assert covered.min() >= 56
+    deviations = np.std(gaps, axis=0) / np.sqrt(N_SEEDS)
+    assert (np.abs(np.mean(gaps, axis=0) - truth) < 4 * deviations).all()  # nothing is cut at 0
+    assert np.min(gaps) < 0
     assert 0 < model.count_error_ < 100
     assert "missing (high)" in model.to_frame()
 
@@ -96,3 +99,23 @@ def test_a_mean_that_noise_hides_is_nan_with_the_reason():
         model = FederatedSummary(bounds={"age": (0, 100)}, quantiles=None, epsilon=0.5).fit([rows])
     assert model.to_frame()[["mean", "std"]].isna().all(axis=None)
     assert model.intervals_["mean"].tolist() == [[0.0, 100.0]]
+
+
+def test_a_most_frequent_category_needs_a_lead_over_the_noise():
+    wards = {"name": "ward", "type": "string", "constraints": {"enum": ["a", "b", "c"]}}
+    number = {"name": "x", "type": "number", "constraints": {"minimum": 0, "maximum": 1}}
+    of_wards = Schema({"name": "s", "schema": {"fields": [wards, number]}})
+    rows = pd.DataFrame({"ward": ["b"] * 30 + ["a"] * 10, "x": np.linspace(0, 1, 40)})
+    noisy = FederatedSummary(schema=of_wards, quantiles=None, epsilon=0.3)
+    for seed in range(5):
+        text = f"{HIDDEN}: the most frequent category .* of 'ward' is None"
+        with seeded_noise(seed), pytest.warns(UserWarning, match=text):
+            frame = noisy.fit([rows]).to_frame()
+        assert frame.loc["ward", "top"] is None
+    many = pd.concat([rows] * 200)
+    with seeded_noise(0), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = noisy.fit([many])
+    counts = model.categories_["ward"].to_numpy()
+    assert model.to_frame().loc["ward", "top"] == "b"
+    assert np.sort(counts)[-1] - np.sort(counts)[-2] > 2 * model.count_error_
