@@ -11,6 +11,7 @@ from fedlib.core.messages import Declined, MessageError, decode, encode
 from fedlib.core.work import TooMuchWork
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Privacy
+from fedlib.sites.models import load, save
 from fedlib.tables.components import (
     PCAClient,
     Scatter,
@@ -103,6 +104,48 @@ def test_noise_that_is_small_changes_little(secure):
     expected = PCA().fit(X)
     np.testing.assert_allclose(model.mean_, expected.mean_, atol=0.2)
     assert abs(model.components_[0] @ expected.components_[0]) > 0.99
+
+
+@pytest.mark.parametrize("options", [{}, {"secure": True, "delta": 1e-6}], ids=str)
+@pytest.mark.parametrize("epsilon", [0.2, 8.0, 80.0])
+def test_intervals_cover_the_variances_of_the_rows(options, epsilon):
+    """Of 60 seeds, at least 56 intervals contain each true value; what noise hides is NaN."""
+    # Three columns of equal variances, whose eigenvalues the noise spreads, and one that is narrow.
+    rows = np.random.default_rng(1).normal(3, 2, (600, 4)) * [1, 1, 1, 0.02]
+    bounds = [[-5.0] * 4, [12.0] * 4]
+    expected = PCA().fit(np.clip(rows, *bounds))
+    true = [expected.explained_variance_, expected.explained_variance_ratio_]
+    covered, known = np.zeros((2, 4)), 0
+    for seed in range(60):
+        noisy = FederatedPCA(epsilon=epsilon, bounds=bounds, **options)
+        with seeded_noise(seed):
+            model = noisy.fit([rows[:200], rows[200:400], rows[400:]])
+        found = np.array([model.explained_variance_, model.explained_variance_ratio_])
+        low, high = np.moveaxis(np.array([*model.intervals_.values()]), 2, 0)
+        covered += (low <= true) & (true <= high)
+        assert ((low < found) & (found < high) | np.isnan(found)).all()
+        assert ((low > 0) | np.isnan(found)).all()
+        assert (low[1] >= 0).all()
+        assert (high[1] <= 1).all()
+        known += np.isfinite(found[:, 0]).all()
+    assert covered.min() >= 56
+    if epsilon != 8:
+        assert known == (0 if epsilon < 1 else 60)
+    assert {"variance (low)", "fraction (high)"} <= set(model.to_frame())
+
+
+def test_variances_that_noise_hides_are_nan_with_the_reason(tmp_path):
+    noisy = FederatedPCA(epsilon=0.1, bounds=BOUNDS, whiten=True)
+    text = "the noise is too large for the rows: .* of 'pca0', .* of 'pca3' are NaN"
+    with seeded_noise(0), pytest.warns(UserWarning, match=text):
+        model = noisy.fit(PARTS)
+    assert np.isnan(model.explained_variance_).all()
+    assert np.isnan(model.transform(X)).all()
+    assert np.isnan(model.to_sklearn().transform(X)).all()
+    save(model, tmp_path / "model.fed")
+    again = load(tmp_path / "model.fed")
+    assert again.intervals_["variance"].tolist() == model.intervals_["variance"].tolist()
+    assert not hasattr(FederatedPCA().fit(PARTS), "intervals_")
 
 
 def test_one_row_changes_as_much_as_is_declared():
@@ -260,6 +303,6 @@ def test_a_client_refuses_other_features():
 
 def test_the_sign_of_a_component_is_that_of_its_largest_entry():
     covariance = np.cov(X.T)
-    components = principal_components(300, np.zeros(4), covariance, None).components
+    components = principal_components(300, np.zeros(4), covariance, None, None).components
     largest = np.abs(components).argmax(axis=1)
     assert (components[np.arange(4), largest] > 0).all()

@@ -38,6 +38,10 @@ class FederatedPCA(ProtectedFederated):
         The variance along each component, divided by the number of rows less 1.
     explained_variance_ratio_ : array (n_components,)
         These as fractions of the variance of all features; 0 if all rows are equal.
+    intervals_ : dict of str to array (n_components, 2)
+        With `epsilon`, the ends of the intervals that contain the true ``"variance"`` and
+        ``"fraction"`` of each component with a probability of 99%. A variance or a fraction is NaN,
+        with a warning, if the noise hides it: its interval begins at 0, or no rows can have it.
     singular_values_ : array (n_components,)
         The singular values of the centred rows.
     mean_ : array (n_features,)
@@ -47,7 +51,8 @@ class FederatedPCA(ProtectedFederated):
     n_samples_ : int
         The number of rows of all clients; with noise, an estimate.
     noise_variance_ : float
-        The mean variance along the components that are left out, 0 if there are none.
+        The mean variance along the components that are left out, 0 if there are none; NaN if noise
+        hides it.
     n_features_in_ : int
         The number of features.
     feature_names_in_ : array (n_features,) of str
@@ -79,6 +84,7 @@ class FederatedPCA(ProtectedFederated):
     with one row, the row. With ``secure=True``, the server sees their sums over all clients, whose
     rows are clipped to the bounds. With `epsilon`, the sums have noise. It grows with the number of
     pairs of features and with the width of the bounds, so narrow bounds give better components.
+    With ``whiten=True``, the coordinates along a component whose variance is NaN are NaN.
 
     *Cost.* Two requests for data, or one with `epsilon`. A reply has a number for each
     pair of features: 40 kB for 100 features. The time is O(n_rows n_features²) per client and
@@ -129,11 +135,17 @@ class FederatedPCA(ProtectedFederated):
         self.mean_, self.components_ = model.mean, model.components
         self.explained_variance_ = model.variances
         self.explained_variance_ratio_ = model.variances / (model.total_variance or 1.0)
+        if model.intervals.size:  # with noise
+            self.intervals_ = dict(zip(("variance", "fraction"), model.intervals, strict=True))
+            impossible = self.explained_variance_ratio_ > 1
+            self.explained_variance_ratio_[impossible] = np.nan
         self.singular_values_ = np.sqrt(model.variances * (model.n_rows - 1))
         self.n_components_, self.n_features_in_ = model.components.shape
         self.n_samples_ = model.n_rows
         n_others = min(model.n_rows, model.n_features) - self.n_components_
-        rest = max(model.total_variance - float(model.variances.sum()), 0.0)
+        rest = model.total_variance - float(model.variances.sum())
+        if rest < 0:
+            rest = np.nan if model.intervals.size else 0.0
         self.noise_variance_ = rest / n_others if n_others > 0 else 0.0
 
     def transform(self, X: ArrayLike) -> Floats:
@@ -231,6 +243,8 @@ class FederatedPCA(ProtectedFederated):
     def to_frame(self) -> pd.DataFrame:
         """Return one row per component: its variance, the fraction of all variance, and entries.
 
+        With `epsilon`, the ends of the intervals of the variance and the fraction follow.
+
         Raises
         ------
         NotFittedError
@@ -243,6 +257,8 @@ class FederatedPCA(ProtectedFederated):
             "fraction": self.explained_variance_ratio_,
             **{str(name): column for name, column in zip(names, self.components_.T, strict=True)},
         }
+        for name, ends in getattr(self, "intervals_", {}).items():
+            described |= {f"{name} (low)": ends[:, 0], f"{name} (high)": ends[:, 1]}
         return pd.DataFrame(described, index=pd.Index(self.model_.names, dtype=object))
 
     def to_sklearn(self) -> PCA:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral, Real
 from typing import Annotated
 
@@ -20,6 +23,7 @@ from fedlib.core.threads import one_thread
 from fedlib.core.validation import Interval
 from fedlib.core.work import MAX_WORK, problem_of_work
 from fedlib.protection.privacy import from_unit
+from fedlib.protection.privacy.intervals import Estimates, Noise, estimate, hides, ratio
 from fedlib.protection.row_sums import FIRST_ROWS
 from fedlib.protection.secure.points import DescribeFeatures, agree_on_bounded_features
 from fedlib.tables.components.messages import (
@@ -29,6 +33,8 @@ from fedlib.tables.components.messages import (
     project,
     square,
 )
+
+Uncertainty = Callable[[Floats], Estimates]
 
 __all__ = ["Components", "PCAModel", "check_n_components", "find_scatter", "principal_components"]
 
@@ -51,21 +57,26 @@ class PCAModel(Checked):
     components : array (n_components, n_features)
         Orthogonal rows of length 1, by falling variance.
     variances : array (n_components,)
-        The variance of the rows along each component, divided by ``n_rows - 1``.
+        The variance of the rows along each component, divided by ``n_rows - 1``; NaN if noise hides
+        it.
     total_variance : float
-        The sum of the variances of all features.
+        The sum of the variances of all features; NaN if noise hides it.
     n_rows : int
         The number of rows of all clients; with noise, an estimate.
     whiten : bool
         Whether transformed rows have variance 1.
+    intervals : array (2, n_components, 2)
+        With noise, those of the variances and of their fractions of the total variance. Without
+        noise, there are none: (2, 0, 2).
     """
 
     mean: Annotated[Floats, Array("float64", ("features",))]
     components: Annotated[Floats, Array("float64", ("components", "features"))]
-    variances: Annotated[Floats, Array("float64", ("components",), ge=0)]
+    variances: Floats
     total_variance: float
     n_rows: int
     whiten: bool = False
+    intervals: Floats = field(default_factory=lambda: np.empty((2, 0, 2)))
 
     @property
     def n_features(self) -> int:
@@ -105,8 +116,11 @@ class PCAModel(Checked):
 
 def find_scatter(
     aggregation: Aggregation, n_features: int, bounds: Floats | None = None
-) -> Flow[tuple[int, Floats, Floats]]:
+) -> Flow[tuple[int, Floats, Floats, Uncertainty | None]]:
     """Return the number of rows, their mean and their covariance, from sums over the clients.
+
+    With noise, the fourth result returns where the true variances lie, from those of the noisy
+    covariance; it is None without noise.
 
     Parameters
     ----------
@@ -142,26 +156,76 @@ def find_scatter(
         shift = total.sums / total.n_points
         centre = centre + shift
     about_mean = square(total.products, n_features) - np.outer(total.sums, shift)
-    return total.n_points, centre, about_mean / (total.n_points - 1)
+    return total.n_points, centre, about_mean / (total.n_points - 1), None
 
 
-def _clipped_scatter(aggregation: Aggregation, bounds: Floats) -> Flow[tuple[int, Floats, Floats]]:
+def _clipped_scatter(
+    aggregation: Aggregation, bounds: Floats
+) -> Flow[tuple[int, Floats, Floats, Uncertainty | None]]:
     """Return the same from sums of rows that are clipped to bounds and scaled."""
     n_features, n_rows = bounds.shape[1], float(FIRST_ROWS)
     for _ in range(2 if aggregation.privacy is None else 1):  # the first one finds the digits
         privacy = aggregation.privacy
         request = SumClippedScatter(bounds, privacy=privacy, n_rows=round(n_rows))
         _check_size(request)
-        total, _ = yield from aggregation.sum(request)
+        total, clients = yield from aggregation.sum(request)
         count, sums, pairs = np.split(total.values, [1, 1 + n_features])
         n_rows = float(count[0])
         if privacy is None:
             _check_rows(n_rows)
     n_rows = max(n_rows, 2.0)
-    mean, half = np.clip(sums / n_rows, -1, 1), (bounds[1] - bounds[0]) / 2
+    mean, half = sums / n_rows, (bounds[1] - bounds[0]) / 2
+    if aggregation.privacy is None:
+        mean = np.clip(mean, -1, 1)
     about_mean = square(pairs, n_features) - n_rows * np.outer(mean, mean)
     covariance = about_mean / (n_rows - 1) * half[:, np.newaxis] * half
-    return round(n_rows), from_unit(mean, bounds), covariance
+    noise = aggregation.noise(request, len(clients))
+    uncertainty = None if noise is None else partial(_uncertain, total.values, noise, half)
+    return round(n_rows), from_unit(mean, bounds), covariance, uncertainty
+
+
+def _uncertain(sums: Floats, noise: Noise, half: Floats, variances: Floats) -> Estimates:
+    """Return where the true variances (n,) along the components lie, in 2 n + 1 results.
+
+    They are those of the variances, of their fractions of the total variance, and of the total.
+    By Weyl's inequality, no eigenvalue of a covariance moves by more than the spectral norm of what
+    is added, which is at most the Frobenius norm. See `fedlib.protection.privacy.intervals` for the
+    distribution of what the noise adds.
+    """
+    n, first, second = len(variances), *np.triu_indices(len(half))
+    widths, diagonal = half[first] * half[second], first == second
+
+    def covariances(of: Floats) -> Floats:
+        """Return the upper triangles (n_draws, n_pairs)."""
+        n_rows, (means, pairs) = of[:, :1], np.split(of[:, 1:], [len(half)], axis=1)
+        n_rows = np.where(n_rows > 1, n_rows, np.nan)
+        means = means / n_rows
+        return (pairs - n_rows * means[:, first] * means[:, second]) / (n_rows - 1) * widths
+
+    received = covariances(sums[np.newaxis])
+
+    def results(of: Floats) -> Floats:
+        drawn = covariances(of)
+        squares = np.square(drawn - received) * np.where(diagonal, 1, 2)
+        norms = np.sqrt(squares.sum(axis=1, keepdims=True))
+        total = drawn[:, diagonal].sum(axis=1, keepdims=True)
+        ends = np.hstack([variances - norms, variances + norms])
+        return np.hstack([ends, ratio(ends, total), total])
+
+    largest = 2 * float(np.square(half).sum())  # of two rows at the ends of the bounds
+    possible = np.repeat([[0.0, largest], [0.0, 1.0], [0.0, largest]], [2 * n, 2 * n, 1], axis=0)
+    found = estimate(results, sums, noise, possible)
+    low, high = [0, 2], [1, 3]
+    blocks = found.intervals[:-1].reshape(4, n, 2)
+    intervals = np.stack([blocks[low, :, 0], blocks[high, :, 1]], axis=2).reshape(2 * n, 2)
+    of_blocks = found.hidden[:-1].reshape(4, n)
+    hidden = (of_blocks[low] | of_blocks[high]).ravel() | (intervals[:, 0] <= 0)
+    values = found.values[:-1].reshape(4, n)[low].ravel()
+    return Estimates(
+        np.append(np.where(hidden, np.nan, values), found.values[-1]),
+        np.vstack([intervals, found.intervals[-1:]]),
+        np.append(hidden, found.hidden[-1]),
+    )
 
 
 def _check_size(request: Message) -> None:
@@ -178,7 +242,12 @@ def _check_rows(n_rows: float) -> None:
 
 @one_thread()
 def principal_components(
-    n_rows: int, mean: Floats, covariance: Floats, n_components: float | None, whiten: bool = False
+    n_rows: int,
+    mean: Floats,
+    covariance: Floats,
+    uncertainty: Uncertainty | None,
+    n_components: float | None,
+    whiten: bool = False,
 ) -> PCAModel:
     """Return the principal components of rows with this mean and covariance.
 
@@ -189,6 +258,8 @@ def principal_components(
     n_rows : int
     mean : array (n_features,)
     covariance : array (n_features, n_features)
+    uncertainty : callable or None
+        What `find_scatter` returns.
     n_components : int, float or None
         As in `FederatedPCA`.
     whiten : bool, default=False
@@ -198,13 +269,18 @@ def principal_components(
     ValueError
         When there are fewer features or rows than components.
 
+    Warns
+    -----
+    UserWarning
+        When the noise hides variances, which are NaN.
+
     Examples
     --------
     >>> covariance = np.array([[4.0, 0.0], [0.0, 9.0]])
-    >>> principal_components(5, np.zeros(2), covariance, 1).components
+    >>> principal_components(5, np.zeros(2), covariance, None, 1).components
     array([[0., 1.]])
     """
-    most = min(n_rows, len(mean))
+    most = min(n_rows, len(mean)) if uncertainty is None else len(mean)
     if n_components is not None and n_components > most:
         raise ValueError(
             "n_components must be at most the number of features and of rows of all clients,"
@@ -212,7 +288,7 @@ def principal_components(
         )
     values, vectors = np.linalg.eigh(covariance)
     variances, components = np.maximum(values[::-1], 0.0), vectors.T[::-1]
-    total = float(variances.sum())
+    total = float(variances.sum())  # with noise, only for the choice of components
     n_kept = most if n_components is None else int(n_components)
     if n_components is not None and n_components < 1:
         known = np.cumsum(variances) / total if total else np.ones(len(variances))
@@ -220,7 +296,15 @@ def principal_components(
     kept = components[:n_kept]
     largest = np.take_along_axis(kept, np.abs(kept).argmax(axis=1)[:, np.newaxis], axis=1)
     kept = kept * np.where(largest < 0, -1.0, 1.0)
-    return PCAModel(mean, kept, variances[:n_kept].copy(), total, n_rows, whiten)
+    if uncertainty is None:
+        return PCAModel(mean, kept, variances[:n_kept].copy(), total, n_rows, whiten)
+    found = uncertainty(values[::-1][:n_kept])
+    if (hidden := found.hidden[:n_kept]).any():
+        names = [component_names(n_kept)[i] for i in np.flatnonzero(hidden)]
+        warnings.warn(hides([f"the variance of {name!r}" for name in names]), stacklevel=2)
+    intervals = found.intervals[:-1].reshape(2, n_kept, 2)
+    known, total = found.values[:n_kept], float(found.values[-1])
+    return PCAModel(mean, kept, known, total, n_rows, whiten, intervals)
 
 
 def pca(
