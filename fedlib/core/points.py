@@ -51,10 +51,15 @@ def check_coordinates(name: str, X: Floats) -> Floats:
     return X
 
 
-def with_weights(part: Any) -> tuple[Any, Any]:
+def with_weights(part: Any, are_taken: bool = True) -> tuple[Any, Any]:
     """Return the table of a part and its weights, which are None if it has none.
 
     A part with weights is a tuple ``(X, sample_weight)``. A tuple of two rows is a table.
+
+    Raises
+    ------
+    ValueError
+        When the part has weights, and the estimator takes none.
 
     Examples
     --------
@@ -64,6 +69,11 @@ def with_weights(part: Any) -> tuple[Any, Any]:
     if isinstance(part, tuple) and len(part) == 2:
         first = as_table(part[0])
         if isinstance(first, pd.DataFrame) or np.ndim(first) == 2:
+            if not are_taken:
+                raise ValueError(
+                    "a part must be X alone, because this estimator takes no weights of rows; got"
+                    " a tuple like (X, sample_weight)"
+                )
             return first, part[1]
     return part, None
 
@@ -339,7 +349,7 @@ class PointsClient(Client):
     ------
     ValueError
         When the points are not a table of finite numbers, or beyond the limit; when a weight is
-        not valid, or there is not one per point.
+        not valid, there is not one per point, or the client takes none.
     """
 
     limited: ClassVar[bool] = False
@@ -347,7 +357,7 @@ class PointsClient(Client):
     weight: Floats | None = None
 
     def __init__(self, X: ArrayLike | tuple[Any, Any]):
-        X, weight = with_weights(X) if self.takes_weights else (X, None)
+        X, weight = with_weights(X, self.takes_weights)
         self.features = feature_names(X)
         self.X = check_points(X, ensure_min_samples=0)
         if self.limited:

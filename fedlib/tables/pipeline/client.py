@@ -114,8 +114,8 @@ class PipelineClient(WrappingClient, SummaryClient):
             part, *rest = part
             if len(rest) > 2:
                 evaluated = eval_sets_of(rest.pop(2))
-        elif getattr(client_class, "takes_weights", False):
-            part, weights = with_weights(part)
+        else:
+            part, weights = with_weights(part, getattr(client_class, "takes_weights", False))
             rest = () if weights is None else (weights,)
         self.rules: Preprocess | None = None
         self._renewed = False  # the rules are those of the session before

@@ -135,6 +135,23 @@ def test_all_partitions_have_the_rows_of_both_tables():
     assert {"DescribeColumns", "DescribeTraining", "CountBuckets"} <= dict(lengths).keys()
 
 
+# Weights -----------------------------------------------------------------------------------------
+
+
+def test_weights_that_no_protocol_takes():
+    part = (np.zeros((4, 2)), np.ones(4))
+    for estimator in (
+        HorizontalDBSCAN(1.0, 2),
+        fedlib.FederatedPCA(1),
+        fedlib.GaussianMixtureSelection(2),
+        fedlib.DBDC(1.0, 2),
+        FederatedPipeline(HorizontalDBSCAN(1.0, 2)),
+        FederatedPipeline(fedlib.FederatedPCA(1)),
+    ):
+        with pytest.raises(ValueError, match="must be X alone, because this estimator takes no we"):
+            estimator.fit([part])
+
+
 @pytest.mark.parametrize(
     ("eval_set", "message"),
     [
