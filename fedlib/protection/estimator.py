@@ -215,7 +215,8 @@ class WeightedFederated(ProtectedFederated):
         OptionalPositiveFloat,
         """
         With `secure` or `epsilon`, and rows that have weights: the largest weight, on which the
-        sites have agreed and to which they clip. By default the limit of the weights in `schema`.
+        sites have agreed and to which they clip. A site logs how many of its weights are larger. By
+        default the limit of the weights in `schema`.
         """,
     ] = None
 

@@ -6,6 +6,7 @@ client clips its points, and from the number of all points.
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -32,6 +33,8 @@ __all__ = [
     "agree_on_bounded_features",
     "find_variance",
 ]
+
+logger = logging.getLogger(__name__)
 
 MAX_POINTS = 2**50
 NumberOfPoints = Annotated[int, msgspec.Meta(ge=1, le=MAX_POINTS)]  # of all clients
@@ -143,6 +146,16 @@ class DescribedPoints(PointsClient):
         return Features(self.n_features, self.features)
 
 
+def clip_weights(weights: Floats, max_weight: float) -> Floats:
+    """Return the weights of rows, clipped to a limit; log at the site how many are above it."""
+    if n_above := int((weights > max_weight).sum()):
+        logger.warning(
+            "%d of %d weights are above max_weight=%g, as which they count",
+            n_above, len(weights), max_weight,
+        )  # fmt: skip
+    return np.minimum(weights, max_weight)
+
+
 class SummablePoints(DescribedPoints):
     """A client with points, of a protocol that can work with secure sums of coordinates.
 
@@ -153,11 +166,14 @@ class SummablePoints(DescribedPoints):
     """
 
     limited = True
+    _clipped: tuple[float, Floats] | None = None  # the last limit, and the weights
 
     def clipped_weight(self, max_weight: float) -> Floats:
         """Return the weights of the points, clipped to a limit; without weights they are 1."""
-        ones = np.ones(len(self.X)) if self.weight is None else self.weight
-        return np.minimum(ones, max_weight)
+        if self._clipped is None or self._clipped[0] != max_weight:  # once, not in each round
+            weights = np.ones(len(self.X)) if self.weight is None else self.weight
+            self._clipped = max_weight, clip_weights(weights, max_weight)
+        return self._clipped[1]
 
     def check_unweighted(self) -> None:
         """Raise Unanswerable when the points have weights, and the server asks for none."""

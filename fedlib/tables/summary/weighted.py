@@ -24,7 +24,7 @@ from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
 from fedlib.protection.privacy import BoundsArray, Sensitivity, to_unit
 from fedlib.protection.row_sums import RowTotals, SumRows
-from fedlib.protection.secure.points import MaxWeight, agree_on_bounded_features
+from fedlib.protection.secure.points import MaxWeight, agree_on_bounded_features, clip_weights
 from fedlib.protection.sums import NoisySums
 from fedlib.tables.summary.agreed import AgreedTable, check_lengths, chosen_numbers, known_groups
 from fedlib.tables.summary.flow import TableSummary
@@ -113,6 +113,7 @@ def sum_weighted_columns(
         When the table has another number of columns. No row can cause it.
     """
     weight = np.ones(len(table)) if weight is None else weight
+    weight = clip_weights(weight, request.max_weight)
     return request.total(rows_of(table, request, weight), n_shares)
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.cluster import KMeans
 
-from fedlib import FederatedKMeans, FederatedPipeline, Schema
+from fedlib import FederatedKMeans, FederatedPipeline, FederatedSummary, Schema
 from fedlib.clustering.kmeans import FederatedKMeansClient
 from fedlib.clustering.kmeans.messages import (
     FindCentres,
@@ -257,3 +257,16 @@ def test_one_heavy_row_leaves_enough_groups():
     )
     best = KMeans(4, n_init=10, random_state=0).fit(X, sample_weight=weights)
     assert model.inertia_ < 1.01 * best.inertia_
+
+
+@pytest.mark.parametrize("options", [{"secure": True}, {"epsilon": 1e4}], ids=str)
+def test_a_site_logs_once_how_many_weights_it_clips(options, caplog):
+    X, weight = np.arange(20.0).reshape(10, 2), np.arange(10.0)
+    run = {"bounds": [[0, 0], [20, 20]], "max_weight": 6.0, **options}
+    FederatedKMeans(2, init=[[2, 3], [14, 15]], max_iter=5, **run).fit([(X, weight)] * 3)
+    assert [one.message for one in caplog.records] == [
+        "3 of 10 weights are above max_weight=6, as which they count"
+    ] * 3
+    caplog.clear()
+    FederatedSummary(quantiles=None, **run).fit([(X, weight)] * 3)
+    assert caplog.messages.count("3 of 10 weights are above max_weight=6, as which they count") >= 3
