@@ -70,7 +70,7 @@ def check_targets(y: Any, n_rows: int) -> Floats32:
     >>> check_targets([[1.0, 2.0], [3.0, np.inf]], 2).tolist()
     [[1.0, 2.0], [3.0, inf]]
     """
-    table = np.asarray(as_table(y)) if not isinstance(y, np.ndarray) else y
+    table = np.asarray(as_table(y))  # a masked value is NaN
     if table.ndim == 2 and table.shape[1] == 2:
         low = check_targets(table[:, 0], n_rows)
         return np.column_stack([low, _latest_times(table[:, 1], n_rows)])

@@ -205,6 +205,12 @@ def from_booster(
             f"the booster must have one target, got {n_targets} targets: train one booster for each"
         )
     forest, weights = _forest_of(document["gradient_booster"])
+    sizes = [int(tree["tree_param"]["size_leaf_vector"]) for tree in forest["trees"]]
+    if (largest := max(sizes, default=1)) > 1:
+        raise ValueError(
+            f"the leaves of the booster must have one value, got {largest} values: train it with"
+            " multi_strategy='one_output_per_tree'"
+        )
     n_outputs = n_targets if chosen.has_levels else max(int(parameters["num_class"]), 1)
     _check_release(objective, n_outputs, release)
     n_parallel = int(forest["gbtree_model_param"]["num_parallel_tree"])

@@ -33,7 +33,7 @@ from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.leaves import leaves
 from fedlib.boosting.lossguide import LossguideGrower
 from fedlib.boosting.messages import BeginBoosting, Class, KeepTrees, Levels, StartTrees
-from fedlib.boosting.objectives import OBJECTIVES, n_outputs_of, unit_bits
+from fedlib.boosting.objectives import OBJECTIVES, n_outputs_of, options_of, unit_bits
 from fedlib.boosting.private import PrivateGrower, describe_privately
 from fedlib.boosting.proposals import TopSplits, UnionSplits
 from fedlib.boosting.rounds import RoundReport
@@ -180,7 +180,7 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
             f" got {n_features}"
         )
     objective, parameter = OBJECTIVES[settings.objective], settings.parameter
-    _check_start(start, settings.objective, described)
+    _check_start(start, settings, described)
     scores: Sequence[Any]
     if start is not None:
         scores = start.base_scores
@@ -402,13 +402,16 @@ def _base_scores(settings: Settings, described: Described) -> Flow[Sequence[Any]
     return scores
 
 
-def _check_start(start: BoostedTrees | None, objective: str, described: Described) -> None:
+def _check_start(start: BoostedTrees | None, settings: Settings, described: Described) -> None:
     """Raise ValueError when a run cannot continue a model."""
     if start is None:
         return
     check_names(described.features, start.features)
+    before = options_of(start.objective, start.parameter)
+    options = options_of(settings.objective, settings.parameter)
     for what, of_model, of_run in (
-        ("objective", start.objective, objective),
+        ("objective", start.objective, settings.objective),
+        *((name, before.get(name), value) for name, value in options.items()),
         ("classes", list(start.classes), list(described.classes)),
         ("number of features", start.n_features, described.n_features),
     ):

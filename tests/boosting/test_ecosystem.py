@@ -81,6 +81,14 @@ def test_a_model_of_another_kind_cannot_be_continued():
         FederatedXGBClassifier.from_xgboost(booster, ["a", "b", "c"])
 
 
+def test_leaves_with_several_values_are_refused():
+    X, y = make_rows(90)
+    options = {"objective": "multi:softprob", "num_class": 3, "multi_strategy": "multi_output_tree"}
+    booster = xgboost.train(options, xgboost.DMatrix(X, y + (X[:, 0] > 1)), 1)
+    with pytest.raises(ValueError, match="3 values: .* multi_strategy='one_output_per_tree'"):
+        FederatedXGBClassifier.from_xgboost(booster)
+
+
 @each_objective
 def test_importances_are_those_of_xgboost(objective):
     model, X, _ = fitted(objective)

@@ -182,6 +182,13 @@ def test_samples_and_weights_and_a_continued_run(tmp_path):
         ("survival:aft", [[1.0, 2.0], [1.0, np.nan]], "has the latest time inf"),
         ("survival:aft", [[1.0, 2.0], [np.inf, np.inf]], "y must be finite; got inf in row 2"),
         ("survival:aft", [[1.0, 2.0, 3.0]] * 2, "y must"),
+        ("survival:aft", np.ma.masked_equal([[1.0, 2.0], [-9.0, 2.0]], -9.0), "1 row, row 2"),
+        (
+            "survival:aft",
+            np.ma.masked_equal([[1.0, 2.0], [1.0, 9.0]], 9.0),
+            "row 2.*time inf",
+        ),
+        ("survival:aft", np.ma.masked_equal([[1, 2], [1, 9]], 9), "row 2.*time inf"),
     ],
 )
 def test_times_that_are_refused(objective, y, message):

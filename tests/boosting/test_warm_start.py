@@ -109,3 +109,31 @@ def test_rounds_before_validation_have_no_values():
     assert model.best_iteration_ == 3 + int(np.argmin(values[3:]))
     assert model.best_score_ == min(values[3:])
     assert model.plot().lines[0].get_ydata()[3:].tolist() == values[3:]
+
+
+@pytest.mark.parametrize(
+    ("objective", "before", "after", "message"),
+    [
+        ("reg:quantileerror", {"quantile_alpha": 0.5}, {"quantile_alpha": 0.75}, "got .0.75"),
+        (
+            "reg:quantileerror",
+            {"quantile_alpha": 0.5},
+            {"quantile_alpha": [0.25, 0.5]},
+            "0.25, 0.5",
+        ),
+        ("reg:expectileerror", {"expectile_alpha": 0.5}, {"expectile_alpha": 0.25}, "got .0.25"),
+        ("reg:pseudohubererror", {"huber_slope": 1.0}, {"huber_slope": 2.0}, "1.0; got 2.0"),
+        ("reg:tweedie", {}, {"tweedie_variance_power": 1.25}, "1.5; got 1.25"),
+        ("survival:aft", {}, {"aft_loss_distribution": "extreme"}, "'normal'; got 'extreme'"),
+        ("survival:aft", {}, {"aft_loss_distribution_scale": 2.0}, "1.0; got 2.0"),
+    ],
+)
+def test_the_parameters_of_the_objective_stay(objective, before, after, message):
+    """Otherwise, further trees would answer another question than the first ones."""
+    times = objective == "survival:aft"
+    parts = [(x, np.exp(x[:, [0, 0]] if times else x[:, 0])) for x, _ in PARTS]
+    model = FederatedXGBRegressor(1, objective=objective, warm_start=True, **before).fit(parts)
+    model.fit(parts)
+    (name,) = after
+    with pytest.raises(ValueError, match=f"the {name} must be that of the model, .*{message}"):
+        model.set_params(n_trees=2, **after).fit(parts)
