@@ -230,7 +230,8 @@ def check_columns(n_columns: Mapping[str, int], n_outputs: int) -> None:
     for name, n in n_columns.items():
         if n not in (0, n_outputs):
             raise ValueError(
-                f"base_margin must have {n_outputs} column(s), one per class if there are several;"
+                f"base_margin must have {n_outputs} column(s), one per class or level if there are"
+                f" several;"
                 f" got {n} at client {name!r}"
             )
 

@@ -17,6 +17,7 @@ from fedlib.boosting.rules import NEWEST_RULES, RulesName, rules_of
 from fedlib.boosting.trees import BoostedTrees, Tree, children
 from fedlib.core.array_types import Bytes, Floats32
 from fedlib.core.labels import read_classes
+from fedlib.core.texts import composed
 from fedlib.kernels.categories import BY_CATEGORY
 from fedlib.kernels.histogram_splits import BELOW_ALL
 
@@ -413,7 +414,19 @@ def _levels_of(
     before = json.loads(learner["attributes"].get(LEVELS, "[]"), strict=False)
     if known != tuple(None if texts is None else tuple(texts) for texts in before):
         _check_names(known, may_be_cut=tuple(map(int, release.split(".")))[:2] < (3, 4))
-    return known
+    return tuple(None if texts is None else _as_read(texts, f) for f, texts in enumerate(known))
+
+
+def _as_read(texts: Sequence[str], feature: int) -> tuple[str, ...]:
+    """Return the names of categories as rows are read; raise ValueError if two become equal."""
+    names = tuple(composed(text.strip()) for text in texts)
+    if equal := [text for text, name in zip(texts, names, strict=True) if names.count(name) > 1]:
+        raise ValueError(
+            f"the categories of feature {feature} must differ without outer blanks and with"
+            f" composed characters, as rows are read; got {equal[:10]}: rename or join them before"
+            " the training"
+        )
+    return names
 
 
 def _check_names(levels: Sequence[tuple[str, ...] | None], *, may_be_cut: bool) -> None:

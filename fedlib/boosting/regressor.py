@@ -25,6 +25,7 @@ from fedlib.boosting.settings import Settings
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats
 from fedlib.core.client import Client
+from fedlib.core.labels import read_targets, read_weights
 from fedlib.core.parameters import KW_ONLY, Flag, Kind, OptionalPositiveFloat
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
@@ -352,6 +353,12 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
                 f"objective={', '.join(map(repr, bounded[:-1]))} or {bounded[-1]!r}, because"
                 f" {chosen.unbounded} (got {self.objective!r})"
             )
+        name = chosen.parameter_name
+        if self.epsilon is not None and chosen.has_levels and np.size(getattr(self, name)) > 1:
+            lacking.append(
+                f"one level, in one run for each, because all would start from the same base_score"
+                f" and hardly move apart (got {name}={getattr(self, name)!r})"
+            )
         guesses = chosen.n_columns == 1  # the first prediction of times does not depend on rows
         if self.epsilon is not None and self.base_score is None and guesses:
             lacking.append("base_score, a guess of the mean (got None)")
@@ -493,12 +500,40 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         X : array-like (n_rows, n_features)
             As for `predict`.
         y : array-like (n_rows,)
+            Finite numbers.
         sample_weight : array-like (n_rows,), optional
+            Finite numbers from 0.
         base_margin : array-like (n_rows,), optional
             As for `predict`.
+
+        Raises
+        ------
+        ValueError
+            When a row has no valid target or weight, or the objective has two times per row or
+            several levels, for which R² is not defined.
         """
         predicted = self.predict(X, base_margin=base_margin)
-        return float(r2_score(y, predicted, sample_weight=sample_weight))
+        if (predicted.ndim > 1 or np.shape(y)[1:] == (2,)) and self._unscored:
+            raise ValueError(f"score is R², {self._unscored}")
+        targets = read_targets(y, n_rows=len(predicted))
+        weights = (
+            None if sample_weight is None else read_weights(sample_weight, n_rows=len(targets))
+        )
+        return float(r2_score(targets, predicted, sample_weight=weights))
+
+    @property
+    def _unscored(self) -> str:
+        """Why scores of one number per row do not apply to the objective; empty if they do."""
+        chosen = OBJECTIVES[self.objective]
+        levels = np.size(getattr(self, chosen.parameter_name)) if chosen.has_levels else 1
+        if chosen.n_columns == 1 and levels == 1:
+            return ""
+        several = "two times per row" if chosen.n_columns > 1 else f"{levels} levels"
+        return (
+            f"which needs one target and one prediction per row; got objective={self.objective!r}"
+            f" with {several}: use rows for validation and"
+            f" eval_metric={chosen.default_metric!r}, whose values are evals_result_"
+        )
 
     def staged_predict(
         self, X: ArrayLike, *, base_margin: ArrayLike | None = None

@@ -145,8 +145,8 @@ class RowsClient(Client):
             return first
         if given.shape != first.shape:
             raise ValueError(
-                f"base_margin must have {first.shape[1]} column(s), one per class if there are"
-                f" several; got {given.shape[1]}"
+                f"base_margin must have {first.shape[1]} column(s), one per class or level if"
+                f" there are several; got {given.shape[1]}"
             )
         return np.where(np.isnan(given), first, given)
 

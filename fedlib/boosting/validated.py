@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Annotated
 
 from sklearn.utils.validation import check_is_fitted
@@ -28,7 +29,9 @@ class Validated(ProtectedFederated):
         The fraction of its rows that each client keeps from training, in 0..1 without 1. After each
         round, the clients send the metrics of these rows as sums, which costs one exchange. Which
         rows are kept does not depend on the client. Instead or in addition, a part can be ``(X, y,
-        sample_weight, (X_eval, y_eval))``, with None for no weights.
+        sample_weight, (X_eval, y_eval))``, with None for no weights. Rows there without this
+        parameter, `eval_metric`, `eval_sets` or `early_stopping_rounds` are not evaluated, with a
+        warning.
         """,
     ] = 0.0
     eval_sets: Annotated[
@@ -68,6 +71,15 @@ class Validated(ProtectedFederated):
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
+        given = [name for name, one in clients.items() if getattr(one, "eval_sets", None)]
+        validates = self.validation_fraction or self.early_stopping_rounds or self.eval_sets
+        if given and not validates and not getattr(self, "eval_metric", None):
+            warnings.warn(
+                f"parts[{given[0]}]: the rows for validation are not evaluated without a parameter"
+                " for them: set eval_metric, early_stopping_rounds or eval_sets, or leave the rows"
+                " out",
+                stacklevel=2,
+            )
         known = set(self._eval_sets() or ["validation_0"])
         for name, client in clients.items():
             if isinstance(client, RowsClient) and (more := set(client.eval_sets) - known):

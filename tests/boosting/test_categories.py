@@ -191,6 +191,23 @@ def test_a_booster_without_names_of_categories_is_refused():
         fedlib.FederatedXGBRegressor.from_xgboost(booster)
 
 
+@pytest.mark.parametrize("names", [["a ", "b", "c"], ["c", "a\t", "b"]])
+def test_names_of_a_booster_are_read_as_rows_are(names):
+    frame = pd.DataFrame({"c": pd.Categorical(names * 20, names)})
+    data = xgboost.DMatrix(frame, np.arange(60) % 3 * 2.0, enable_categorical=True)
+    booster = xgboost.train({"max_depth": 2}, data, 2)
+    model = fedlib.FederatedXGBRegressor.from_xgboost(booster)
+    assert model.model_.levels == (tuple(map(str.strip, names)),)
+    np.testing.assert_allclose(model.predict(frame), booster.predict(data), rtol=1e-6)
+
+
+def test_names_of_a_booster_that_rows_do_not_tell_apart():
+    frame = pd.DataFrame({"c": pd.Categorical(["a", "a ", "b"] * 20)})
+    data = xgboost.DMatrix(frame, np.arange(60) % 3, enable_categorical=True)
+    with pytest.raises(ValueError, match=r"feature 0 must differ .*; got \['a', 'a '\]: rename"):
+        fedlib.FederatedXGBRegressor.from_xgboost(xgboost.train({}, data, 1))
+
+
 # New rows ---------------------------------------------------------------------------------------
 
 

@@ -117,6 +117,20 @@ def test_scores_are_those_of_scikit_learn():
     assert regressor.score(X, y) == pytest.approx(1 - residuals.var() / y.var(), abs=1e-2)
 
 
+@pytest.mark.parametrize(
+    ("y", "weight", "message"),
+    [
+        (np.ma.masked_equal([1.0, -9.0], -9.0), None, "y has no number in 1 row, row 2"),
+        ([1.0, 2.0], np.ma.masked_equal([1.0, -9.0], -9.0), "sample_weight has no weight"),
+        ([1.0, 2.0], [1.0, -1.0], "sample_weight must be finite and at least 0; got -1 in row 2"),
+    ],
+)
+def test_a_score_reads_targets_and_weights_as_the_training_does(y, weight, message):
+    model = FederatedXGBRegressor(1).fit([([[0.0], [1.0]], [1.0, 2.0])])
+    with pytest.raises(ValueError, match=message):
+        model.score([[0.0], [1.0]], y, weight)
+
+
 def test_scores_of_any_classes():
     """scikit-learn takes fractions for the targets of a regression."""
     X = np.arange(40.0).reshape(-1, 1)

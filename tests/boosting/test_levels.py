@@ -326,8 +326,23 @@ def test_a_scale_has_no_noise(options):
         model.fit([([[1.0], [2.0]], [0.5, 1.0])])
 
 
-@pytest.mark.parametrize("options", [EXPECTILE, EXPECTILES])
-def test_expectiles_with_noise(options):
+def test_several_levels_have_no_noise():
+    noisy = {"epsilon": 1.0, "bounds": [[0], [3]], "base_score": 1.0, "max_gradient": 1.0}
+    model = FederatedXGBRegressor(1, **noisy, **EXPECTILES)
+    with pytest.raises(ValueError, match=r"one level, .*got expectile_alpha=\[0.2, 0.75\]"):
+        model.fit([([[1.0], [2.0]], [0.5, 1.0])])
+
+
+@pytest.mark.parametrize("options", [QUANTILES, EXPECTILES])
+def test_several_levels_have_no_r2(options):
+    X, y = make_numbers(30)
+    model = FederatedXGBRegressor(1, **options).fit([(X, y)])
+    with pytest.raises(ValueError, match="score is R².*with 2 levels: use rows for validation"):
+        model.score(X, y)
+
+
+@pytest.mark.parametrize("options", [EXPECTILE])
+def test_an_expectile_with_noise(options):
     X, y = make_numbers()
     noisy = {"epsilon": 1e6, "bounds": BOUNDS, "base_score": 0.0, "max_gradient": 30.0}
     model = FederatedXGBRegressor(3, max_depth=2, **noisy, **options).fit(deal(X, y, 2))

@@ -196,6 +196,13 @@ def test_times_that_are_refused(objective, y, message):
         FederatedXGBRegressor(1, objective=objective).fit([([[1.0], [2.0]], y)])
 
 
+def test_times_have_no_r2():
+    X, times = make_times(30)
+    model = FederatedXGBRegressor(1, **AFT).fit([(X, times)])
+    with pytest.raises(ValueError, match="survival:aft.*two times per row.*'aft-nloglik'"):
+        model.score(X, times)
+
+
 def test_a_table_of_two_columns():
     frame = pd.DataFrame({"from": [1, 2], "to": [1.5, np.inf]})
     assert check_targets(frame, 2).tolist() == [[1.0, 1.5], [2.0, np.inf]]

@@ -399,3 +399,10 @@ def test_the_learning_curve_shows_the_values_and_the_best_round():
     with pytest.raises(ValueError, match="metric must be one of error, logloss; got 'auc'"):
         model.plot("auc")
     plt.close(figure)
+
+
+def test_rows_without_a_parameter_for_them_are_named():
+    X, y = make_rows(60)
+    parts = {"A": (X[:30], y[:30]), "B": (X[30:], y[30:], None, (X[:5], y[:5]))}
+    with pytest.warns(UserWarning, match=r"parts\[B\]: the rows for validation are not evaluated"):
+        FederatedXGBClassifier(1).fit(parts)

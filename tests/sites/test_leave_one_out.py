@@ -629,3 +629,17 @@ def test_a_new_session_forgets_the_model():
     client.passive = True
     client.answer(BeginFold())
     assert client.answer(DescribeFeatures()) == Declined()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"objective": "survival:aft"},
+        {"objective": "reg:quantileerror", "quantile_alpha": [0.1, 0.9]},
+    ],
+)
+def test_scores_of_numbers_do_not_apply_to_the_objective(options):
+    """The error comes before any message."""
+    model = LeaveOneSiteOut(FederatedXGBRegressor(1, **options))
+    with pytest.raises(ValueError, match=f"one target .*{options['objective']}.*use rows for vali"):
+        model.protocol()

@@ -162,6 +162,8 @@ class LeaveOneSiteOut(Federated):
             raise ValueError(f"estimator must be no {type(self.estimator).__name__}")
         check_nothing_lacks(inner, self._lacking())
         self._fold(0, MIN_SITES).protocol()  # reports bad parameters before any message
+        if reason := getattr(inner, "_unscored", ""):
+            raise ValueError(f"the scores of sites are those of numbers, such as R², {reason}")
         if is_protected(inner):
             self._scorer(None, MIN_SITES).protocol()
         together = bool(getattr(inner, "secure", False))
