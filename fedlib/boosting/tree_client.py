@@ -172,8 +172,9 @@ class TreeClient(GrowingRows):
             raise Unanswerable(f"{state.objective} has no scales of {request.n_outputs} outputs")
         weights = self._weights(state)
         roots = sum_roots(state.margins, self._targets(state), weights)
-        weight = min(float(weights.sum(dtype=np.float64)), request.max_sum)
-        return ResidualSums(weight, np.minimum(roots, request.weight), np.empty((0, 2)))
+        # Not clipped: behind masks, a limit on a site's own sum would be a threshold.
+        weight = float(weights.sum(dtype=np.float64))
+        return ResidualSums(weight, roots, np.empty((0, 2)))
 
     @handles(EvaluateSplits)
     def evaluate_splits(self, request: EvaluateSplits) -> CandidateSums:

@@ -38,7 +38,9 @@ Partitioner = TypeVar("Partitioner", bound=Callable[..., Iterable[Ints]])
 
 logger = logging.getLogger(__name__)
 
-FAR = 2.0**30  # times the largest value: 23 binary digits of it are left in a difference
+# Times the largest value. Preprocessing, components and a sum can subtract three such numbers one
+# after the other: of the 53 binary digits of a value, 17 are left.
+FAR = 2.0**12
 
 
 class OddRows(ValueError):

@@ -106,6 +106,8 @@ class Message(
         For a reply, whether it contains the smallest or the largest value of a feature.
     begins : bool, default=False
         For a request that delivers something, whether the client forgets all earlier results.
+    remains : bool, default=False
+        For a request that delivers something, whether that outlives a request which ``begins``.
     effortless : tuple of str, default=()
         For a request, the fields with integers that do not multiply its work (`work`).
     combine : callable, default=None
@@ -138,6 +140,7 @@ class Message(
     needs: ClassVar[str] = ""
     extremes: ClassVar[bool] = False
     begins: ClassVar[bool] = False
+    remains: ClassVar[bool] = False
     effortless: ClassVar[tuple[str, ...]] = ()
     combine: ClassVar[Any] = None
 

@@ -90,6 +90,7 @@ class KeepRows(Message):
 
     discloses = "which of the client's rows all other clients have"
     asks_for_data = False
+    remains = True
     kept: Annotated[np.ndarray, Array("bool", ("rows",))]
 
 

@@ -14,7 +14,17 @@ import numpy as np
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import Client, LostState, Unanswerable
 from fedlib.core.ledger import SERVER, Entry, Ledger
-from fedlib.core.messages import Array, Declined, Done, Failure, Message, arrays, decode, encode
+from fedlib.core.messages import (
+    Array,
+    Declined,
+    Done,
+    Failure,
+    Message,
+    arrays,
+    decode,
+    encode,
+    registry,
+)
 from fedlib.core.registry import LEAVE_ONE_OUT
 from fedlib.core.site_memory import SiteIsLocked
 from fedlib.core.work import TooMuchWork, problem_of_work
@@ -239,9 +249,18 @@ class GuardedClient(Wrapper[GuardedState]):
 
     def _note_delivery(self, request: Message) -> None:
         """Remember what was delivered: later sums can depend on it."""
-        new = {} if request.begins else {type(request).__name__: commit(encode(request))}
-        before = {} if request.begins else dict(self._state.delivered)
-        self._keep(delivered=tuple(sorted({**before, **new}.items())))
+        new, before = {type(request).__name__: commit(encode(request))}, self._state.delivered
+        if request.begins and self._is_known(request):
+            new, before = {}, tuple(one for one in before if registry[one[0]].remains)
+        self._keep(delivered=tuple(sorted({**dict(before), **new}.items())))
+
+    def _is_known(self, request: Message) -> bool:
+        """Return whether the wrapped client handles a request."""
+        try:
+            self.inner.check_known(request)
+        except TypeError:
+            return False
+        return True
 
     def _terms(self, request: Message) -> bytes:
         """Return a digest of what determines the terms of a row; empty for other replies."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from fedlib.tables.summary.messages import MAX_ROWS, Category, split
 Gaps = Literal["fill", "drop", "keep"]
 Unknown = Literal["ignore", "error"]
 LIMIT = 4 * MAX_NUMBER
+TINY = 1e-200  # a product with a smaller number can be rounded to a multiple of the least float
 KEPT_TEXT = EMPTY + 1  # the kind of a column of text that the protocol takes as it is
 
 
@@ -101,6 +103,7 @@ class Preprocess(Message):
 
     discloses = "the rules: means or medians for gaps, centres and spreads, and all categories"
     asks_for_data = False
+    remains = True
     features: FeatureNames
     kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=KEPT_TEXT)]
     categorical: FeatureNames
@@ -246,7 +249,9 @@ class Preprocess(Message):
             elif self.kinds[j] != KEPT_TEXT:
                 numbers = table.numbers_or_gaps(j)
                 marks.append(np.isnan(numbers).astype(np.float64))
-                marks += [of_rows.astype(float) for of_rows in by_rounding(numbers, self.centre[j])]
+                fill = self.fill[j] if self.gaps == "fill" and np.isnan(numbers).any() else 0.0
+                for subtracted in (self.centre[j], fill):  # what is filled is far from a value
+                    marks += [rows.astype(float) for rows in by_rounding(numbers, subtracted)]
         return np.stack(marks, axis=1)
 
     def _scaled(self, numbers: Floats, j: int) -> Floats:
@@ -288,10 +293,12 @@ class PreprocessAndProject(Preprocess):
         return len(self.components)
 
     def marks(self, table: RawTable) -> Floats:
-        """Return what tells the rows apart; also the rounding next to a mean that is far away."""
-        result = super().transform_usable(table)
-        far = [*by_rounding(np.asarray(result.X, np.float64), self.mean)]
-        alone = np.arange(len(table)) * float(bool(far))
+        """Return what tells the rows apart, also rounding next to a far mean or to tiny numbers."""
+        unfilled = msgspec.structs.replace(self, fill=self.centre)  # so what is filled becomes 0
+        result = Preprocess.transform_usable(unfilled, table)
+        far = any(True for _ in by_rounding(np.asarray(result.X, np.float64), self.mean))
+        tiny = (np.abs(self.components) < TINY) & (self.components != 0)
+        alone = np.arange(len(table)) * float(far or tiny.any())
         return np.column_stack([super().marks(table), alone])
 
     def transform_usable(self, table: RawTable) -> Transformed:

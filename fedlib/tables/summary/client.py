@@ -249,8 +249,9 @@ class SummaryClient(Client):
         for j in chosen:
             yield self._all_rows(request, present(unfilled.columns[j]) - 1)
         if isinstance(request, SumColumns):
-            for j, centre in zip(chosen, request.centres, strict=True):
-                yield from by_rounding(self.X.numbers_or_gaps(j), centre)
+            fills = zip(request.fill_columns.tolist(), request.fill_values, strict=False)
+            for j, one in [*zip(chosen, request.centres, strict=True), *fills]:
+                yield from by_rounding(self.X.numbers_or_gaps(j), one)
 
     @partitions(CountBins, terms=())
     def bins(self, request: CountBins) -> Iterable[Ints]:

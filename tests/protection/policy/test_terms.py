@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from all_protocols import CASES
+from msgspec.structs import replace
 
 from fedlib import (
     FederatedKMeans,
@@ -344,6 +345,57 @@ def test_rounding_next_to_a_far_centre_counts_rows_above_a_threshold(client, ask
     assert above == 1
     assert not isinstance(guarded(client).answer(asked(50.0)), Declined)
     assert guarded(client).answer(asked(FAR)) == SMALL
+
+
+def project(centre=0.0, fill=0.0, mean=0.0, component=1.0):
+    one = np.ones(1)
+    return PreprocessAndProject(
+        *((), np.zeros(1, np.uint8), (), "fill", fill * one, centre * one, one, np.zeros(1, int)),
+        *((), "ignore", mean * one, np.full((1, 1), component)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "answered"),
+    [
+        (project(centre=50.0, mean=-50.0, component=1e-9), True),
+        (project(component=5e-324), False),  # it rounds each row to an integer
+        (project(centre=2.0**20, mean=-(2.0**40)), False),  # one step after the other
+        (project(fill=2.0**59, mean=2.0**59), False),  # next to what the server has filled
+    ],
+)
+def test_preprocessing_that_rounds_rows_is_declined(rules, answered):
+    ages = np.append(AGES, [np.nan] * 20)[:, np.newaxis]
+    site = guarded(PipelineClient(ages, FederatedKMeansClient))
+    assert site.answer(rules) == Done()
+    assert isinstance(site.answer(SumScatter(np.zeros(1))), Declined) != answered
+
+
+def test_values_next_to_which_gaps_are_filled_are_looked_at():
+    ages = np.append(AGES, [np.nan] * 20)[:, np.newaxis]
+    nothing = np.empty(0, np.int64)
+    for filled, answered in ((60.0, True), (2.0**59, False)):
+        asked = SumColumns(
+            (), False, nothing, np.empty(0), n_columns=1, columns=np.array([0]), centres=np.zeros(1)
+        )
+        fills = {"fill_columns": np.array([0]), "fill_values": np.array([filled])}
+        site = guarded(SummaryClient(ages))
+        assert isinstance(site.answer(replace(asked, **fills)), Declined) != answered
+
+
+def test_what_a_client_does_not_handle_makes_the_guard_forget_nothing():
+    """And a preprocessing outlives the beginning of a fold."""
+    for client in (
+        PipelineClient(AGES[:, np.newaxis], FederatedKMeansClient),
+        LeftOutClient(AGES[:, np.newaxis], PipelineClient, client_class=FederatedKMeansClient),
+    ):
+        site = guarded(client)
+        site.answer(BeginFold())
+        site.answer(project())
+        assert not isinstance(site.answer(SumScatter(np.zeros(1))), Declined)
+        site.answer(BeginFold())
+        site.answer(project(centre=1.0))
+        assert site.answer(SumScatter(np.zeros(1))) == SMALL
 
 
 # Noise -------------------------------------------------------------------------------------------

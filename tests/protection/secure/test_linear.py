@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from fedlib.boosting.client import RegressionClient
+from fedlib.boosting.first_scores import SumRoots
 from fedlib.boosting.histogram_messages import SumHistograms
 from fedlib.boosting.messages import BeginBoosting
 from fedlib.core.messages import Message, registry
@@ -90,3 +91,19 @@ def test_levels_of_other_features_are_refused_and_lock_nothing(tmp_path):
         client.answer(begin)
     assert client.state is None
     assert not client.memory.lock.path.exists()
+
+
+def test_no_sum_of_a_site_is_clipped_to_a_limit_of_the_request():
+    """Of its weights, and of the roots of its residuals."""
+    client = RegressionClient((np.zeros((9, 1)), np.arange(9.0)))
+    bins = np.array([0, 1]), np.zeros(1, np.float32)
+    options = {"objective": "reg:absoluteerror", "parameter": (1.0,)}
+    client.answer(BeginBoosting((), 0.0, 10, *bins, **options))
+    nothing = np.empty(0, np.float32)
+    empty = 0, np.empty(0, np.int32), nothing, np.empty(0, bool), nothing, 0, 1
+    replies = [
+        client.answer(SumRoots(*empty, limit, n_outputs=1, n_rounds=0, max_sum=limit))
+        for limit in (1.0, 1e9)
+    ]
+    assert replies[0] == replies[1]
+    assert replies[0].weight == 9 < replies[0].roots[0]

@@ -60,8 +60,13 @@ def certificates(tmp_path_factory):
         builder = builder.not_valid_before(today - timedelta(1)).not_valid_after(
             today + timedelta(1)
         )
-        for extension in extensions:
-            builder = builder.add_extension(extension, critical=True)
+        # Python 3.13 and later refuse certificates that do not name their keys.
+        of_keys = (
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+        )
+        for extension in (*of_keys, *extensions):
+            builder = builder.add_extension(extension, critical=extension not in of_keys)
         return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def authority(text):
