@@ -19,6 +19,7 @@ from fedlib.core.client import (
     partitions,
 )
 from fedlib.core.columns import TEXT, RawTable, read_columns
+from fedlib.core.labels import read_weights
 from fedlib.core.messages import Done, Message, decode, encode
 from fedlib.core.names import as_table, in_order
 from fedlib.core.points import eval_sets_of, with_weights
@@ -57,7 +58,8 @@ class PipelineClient(WrappingClient, SummaryClient):
         The raw table. If the protocol learns classes, the part is ``(X, y)`` or ``(X, y,
         sample_weight)``; if it takes weights only, the part may be ``(X, sample_weight)``. If it
         validates, rows for validation may follow, as the fourth of ``(X, y, sample_weight,
-        eval_set)``. The rules are applied to them and do not depend on them.
+        eval_set)``. The rules are applied to them and do not depend on them, nor on rows of weight
+        0.
     client_class : type of Client
         The class of the protocol's clients.
     **options
@@ -105,7 +107,8 @@ class PipelineClient(WrappingClient, SummaryClient):
         self._make: Callable[..., Client] = lambda data: client_class(data, **options)  # type: ignore[call-arg]
         rest: Sequence[Any] = ()
         evaluated: dict[str, Sequence[Any]] = {}
-        if getattr(client_class, "supervised", False):
+        supervised = bool(getattr(client_class, "supervised", False))
+        if supervised:
             validates = getattr(client_class, "validates", False)
             margins = getattr(client_class, "takes_margins", False)
             most = 3 + validates + margins
@@ -131,6 +134,10 @@ class PipelineClient(WrappingClient, SummaryClient):
                 )
             self._eval_sets[name] = table, _arrays(others)
         self._made([np.zeros((len(one), 1)) for one in self._tables()])  # checks the rest
+        weights = self._rest[supervised : supervised + 1]
+        if weights and weights[0] is not None:
+            counted = read_weights(weights[0]) > 0
+            self.counted = None if counted.all() else counted
 
     @property
     def state(self) -> PipelineState | None:
@@ -152,7 +159,7 @@ class PipelineClient(WrappingClient, SummaryClient):
 
     @handles(SumChosenColumnsNoisily)
     def sum_chosen_columns(self, request: SumChosenColumnsNoisily) -> NoisyColumnSums:
-        return sum_columns_noisily(self.X, request, self.n_shares)
+        return sum_columns_noisily(self.described, request, self.n_shares)
 
     @handles(Preprocess)
     def preprocess(self, request: Preprocess) -> Done:
@@ -175,7 +182,8 @@ class PipelineClient(WrappingClient, SummaryClient):
     @partitions(SumScatter, terms=())
     def kept_rows(self, request: SumScatter) -> Iterable[Ints]:
         (groups,) = self.preparation()
-        yield groups[: len(self.X)]
+        groups = groups[: len(self.X)]
+        yield groups if self.counted is None else np.where(self.counted, groups, -1)
         X = self._preprocessed()
         if [*by_rounding(X, request.centre)]:
             yield np.arange(len(self.X))
@@ -190,12 +198,12 @@ class PipelineClient(WrappingClient, SummaryClient):
         return [np.where(left, -1, groups).astype(np.int64)]
 
     def _preprocessed(self) -> Floats:
-        """Return the rows that the wrapped client has."""
+        """Return the rows that the wrapped client has, without those of weight 0."""
         if self.rules is None:
             raise LostState(f"{type(self).__name__} has no {self.prepares.__name__}")
         if (self.rules.kinds == KEPT_TEXT).any():
             raise Unanswerable("there are no sums of columns of text; encode them")
-        return np.asarray(self.rules.transform_usable(self.X).X, np.float64)
+        return np.asarray(self.rules.transform_usable(self.described).X, np.float64)
 
     def _begin(self, rules: Preprocess) -> str:
         """Transform the table, create the protocol's client, and return what is odd.

@@ -104,6 +104,10 @@ class FederatedPipeline(Federated):
     most 8. On a transport that rebuilds the client for each request, the table is transformed each
     time.
 
+    *Weights.* A row of weight 0 gets a label and shapes nothing: the scales, the values for gaps,
+    the categories and the components do not depend on the row. All other rows count alike in them,
+    whatever their weights are.
+
     *Unusual columns.* A constant column becomes 0. A column without values at some clients is
     filled like any gap; one without values at all clients is an error. Numbers that are codes
     become categories if `categorical` lists them. A client with one row takes part like any

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.core.array_types import Ints
+from fedlib.core.array_types import Bools, Ints
 from fedlib.core.client import Client, by_rounding, handles, partitions
 from fedlib.core.columns import RawTable, category_groups, present, read_columns
 from fedlib.core.messages import Message
@@ -65,6 +65,8 @@ class SummaryClient(Client):
 
     Attributes
     ----------
+    counted : array (n_rows,) of bool, or None
+        The rows that the statistics describe; None: all rows.
     raw : bool
         True: the client takes tables with text and gaps.
     describes : bool
@@ -81,6 +83,7 @@ class SummaryClient(Client):
     takes_weights: ClassVar[bool] = True
     open_requests: tuple[type[Message], ...] = (DescribeFeatures,)
     X: RawTable
+    counted: Bools | None = None
 
     def __init__(self, X: Any):
         X, weight = with_weights(X)
@@ -88,9 +91,14 @@ class SummaryClient(Client):
         self.weight = None if weight is None else check_weights(weight, len(self.X))
         self.features = self.X.features
 
+    @property
+    def described(self) -> RawTable:
+        """The rows of the table that the statistics describe."""
+        return self.X if self.counted is None else self.X.rows(self.counted)
+
     def view(self, request: TableRequest | TableView) -> RawTable:
         """Return the table as a request wants it: categories as text, gaps dropped or filled."""
-        table = self.X.with_text(request.categorical)
+        table = self.described.with_text(request.categorical)
         if request.drop_gaps:
             table = table.rows(table.complete)
         return table.filled(request.fill_columns.tolist(), request.fill_values.tolist())
@@ -113,11 +121,11 @@ class SummaryClient(Client):
 
     @handles(SumColumnsNoisily)
     def sum_columns_noisily(self, request: SumColumnsNoisily) -> NoisyColumnSums:
-        return sum_columns_noisily(self.X, request, self.n_shares)
+        return sum_columns_noisily(self.described, request, self.n_shares)
 
     @handles(SumAgreedColumnsNoisily)
     def sum_agreed_columns(self, request: SumAgreedColumnsNoisily) -> NoisyColumnSums:
-        return sum_columns_noisily(self.X, request, self.n_shares)
+        return sum_columns_noisily(self.described, request, self.n_shares)
 
     @handles(SumWeightedColumns)
     def sum_weighted_columns(self, request: SumWeightedColumns) -> RowTotals:
@@ -251,7 +259,10 @@ class SummaryClient(Client):
         if isinstance(request, SumColumns):
             fills = zip(request.fill_columns.tolist(), request.fill_values, strict=False)
             for j, one in [*zip(chosen, request.centres, strict=True), *fills]:
-                yield from by_rounding(self.X.numbers_or_gaps(j), one)
+                numbers = self.X.numbers_or_gaps(j)
+                if self.counted is not None:
+                    numbers = np.where(self.counted, numbers, np.nan)
+                yield from by_rounding(numbers, one)
 
     @partitions(CountBins, terms=())
     def bins(self, request: CountBins) -> Iterable[Ints]:
@@ -273,6 +284,8 @@ class SummaryClient(Client):
     def _all_rows(self, request: TableRequest, labels: Ints) -> Ints:
         """Return the groups of all rows from those of the rows in a request's view."""
         groups = np.full(len(self.X), -1, np.int64)
-        complete = self.X.with_text(request.categorical).complete
-        groups[complete if request.drop_gaps else slice(None)] = labels
+        kept = np.ones(len(self.X), bool) if self.counted is None else self.counted
+        if request.drop_gaps:
+            kept = kept & self.X.with_text(request.categorical).complete
+        groups[kept] = labels
         return groups

@@ -138,6 +138,106 @@ def test_all_partitions_have_the_rows_of_both_tables():
 # Weights -----------------------------------------------------------------------------------------
 
 
+def with_rows_of_weight_0(supervised=False, seed=3):
+    """Return parts with rows of weight 0 that are far away, the same without them, and their y."""
+    rng, parts = np.random.default_rng(seed), []
+    for X in tables(sizes=(60, 50), seed=seed):
+        far = X.assign(age=1e4, income=-1e6, constant=7.0, sex="unheard of").iloc[:8]
+        table, weight = pd.concat([X, far], ignore_index=True), np.repeat([1.0, 0.0], [len(X), 8])
+        order = rng.permutation(len(table))
+        table, weight = table.iloc[order].reset_index(drop=True), weight[order]
+        parts.append((table, rich(table), weight) if supervised else (table, weight))
+    kept = [tuple(one[part[-1] > 0] for one in part) for part in parts]
+    return parts, kept
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale": "standard", "impute": "mean"},
+        {"scale": "minmax", "impute": "median"},
+        {"scale": "robust", "impute": "drop"},
+        {"scale": "standard", "impute": "drop", "pca": 2},
+    ],
+)
+def test_rows_of_weight_0_do_not_shape_the_preprocessing(options):
+    parts, kept = with_rows_of_weight_0()
+    make = partial(FederatedPipeline, FederatedKMeans(2, random_state=0), encode="one_hot")
+    model, without = make(**options).fit(parts), make(**options).fit(kept)
+    rules, wanted = model.model_.rules, without.model_.rules
+    for name in rules.__struct_fields__:
+        assert np.array_equal(getattr(rules, name), getattr(wanted, name)), name
+    assert np.array_equal(model.cluster_centers_, without.cluster_centers_)
+    assert [len(one) for one in model.labels_] == [68, 58]
+
+
+def test_rows_of_weight_0_of_a_classifier_do_not_shape_the_preprocessing():
+    parts, kept = with_rows_of_weight_0(supervised=True)
+    pipeline = FederatedPipeline(FederatedXGBClassifier(2), scale="standard", encode="one_hot")
+    model, without = clone(pipeline).fit(parts), clone(pipeline).fit(kept)
+    X = kept[0][0]
+    assert model.transform(X).equals(without.transform(X))
+    assert model.predict_proba(X).tolist() == without.predict_proba(X).tolist()
+
+
+def limited_schema(names):
+    number = {"type": "number", "constraints": {"minimum": -1e6, "maximum": 1e6, "required": True}}
+    fields = [{"name": name, **number, "fedlib": {"outside": "clip"}} for name in names]
+    weight = {"constraints": {"minimum": 0, "maximum": 1}, "fedlib": {"role": "weight"}}
+    return Schema(
+        {"name": "s", "schema": {"fields": [*fields, {"name": "w", "type": "number", **weight}]}}
+    )
+
+
+@pytest.mark.parametrize("protection", [{"secure": True}, {"epsilon": 1e5}], ids=str)
+@pytest.mark.parametrize("pca", [None, 1])
+def test_rows_of_weight_0_do_not_shape_a_protected_preprocessing(protection, pca):
+    """With noise, the scales are those without these rows but for the noise of a large epsilon."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal([20.0, 5e5], [1e5, 2e5], (300, 2)), columns=["a", "b"])
+    far = pd.DataFrame({"a": [1e6] * 30, "b": [-1e6] * 30})
+    table = pd.concat([X.assign(w=1.0), far.assign(w=0.0)], ignore_index=True)
+    pipeline = FederatedPipeline(
+        FederatedKMeans(2, init=np.outer([0.0, 1.0], np.ones(pca or 2)), max_iter=2, **protection),
+        scale="standard",
+        schema=limited_schema("ab"),
+        pca=pca,
+    )
+    scales = []
+    for part in (table, table[table["w"] > 0]):
+        rules = clone(pipeline).fit([part] * 4).model_.rules
+        scales.append(np.concatenate([rules.centre, rules.spread]))
+        if pca is not None:
+            scales[-1] = np.concatenate([scales[-1], np.abs(rules.components).ravel()])
+    tolerance = 1e-12 if "secure" in protection else 1e-2
+    np.testing.assert_allclose(scales[0], scales[1], rtol=tolerance, atol=1e5 * tolerance)
+
+
+def test_partitions_leave_out_rows_of_weight_0():
+    """So a site with a minimum count does not count them as rows behind a statistic."""
+    (part, _), _ = with_rows_of_weight_0()
+    excluded = part[1] == 0
+    seen = []
+
+    class Watched(PipelineClient):
+        def handle(self, request):
+            reply = super().handle(request)
+            if type(request).__name__ in ("DescribeColumns", "SumColumns", "SumScatter"):
+                seen.extend(self.partition(request) or ())
+            return reply
+
+    client = Watched(part, FederatedKMeans.client_class)
+    pipeline = FederatedPipeline(
+        FederatedKMeans(2, random_state=0), scale="standard", impute="drop", encode="one_hot", pca=2
+    )
+    pipeline.fit(Recorder({"A": client}))
+    assert seen
+    for groups in seen:
+        assert len(groups) == len(excluded)
+        assert (groups[excluded] == -1).all()
+        assert (groups >= 0).any()
+
+
 def test_weights_that_no_protocol_takes():
     part = (np.zeros((4, 2)), np.ones(4))
     for estimator in (
