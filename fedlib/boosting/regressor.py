@@ -288,7 +288,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         Flag,
         """
         Whether `fit` continues the fitted model until it has ``n_trees`` trees; see
-        `FederatedXGBClassifier`.
+        `FederatedXGBClassifier`. The parameters of the objective, such as its levels, stay those of
+        the model.
         """,
     ] = False
     secure: Annotated[
@@ -310,8 +311,9 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         max_depth``, and its sum in a node with ``max_bin``, so few shallow trees with few bins are
         best. A row has a weight of at most 1. Not for ``"count:poisson"``, ``"reg:gamma"`` and
         ``"reg:tweedie"``, whose hessians have no bound, and not for ``"reg:quantileerror"`` and
-        ``"reg:absoluteerror"``, whose scale is a sum over all rows. There is no loss, and the
-        learning rate is the server's.
+        ``"reg:absoluteerror"``, whose scale is a sum over all rows; several levels of
+        ``"reg:expectileerror"`` need a run each. There is no loss, and the learning rate is the
+        server's.
         """,
     ] = None
     max_gradient: Annotated[
