@@ -557,7 +557,8 @@ def test_a_liar_with_categories_leaves(kind):
             name: RegressionClient((table, POINTS[name][:, 0])) for name, table in tables(names)
         }
         recorder = Recorder(clients, {"liar": tamper} if lie else {})
-        return FederatedXGBRegressor(2, max_depth=2, histograms="dense").fit(recorder, min_clients=2)
+        estimator = FederatedXGBRegressor(2, max_depth=2, histograms="dense")
+        return estimator.fit(recorder, min_clients=2)
 
     result = fit_with(["A", "liar", "B"], CATEGORY_LIES[kind])
     assert result.ledger_.lost["liar"].startswith("InvalidReply at ")
