@@ -43,6 +43,12 @@ def memory(data: Path, secure_key: Path | None, unlock: bool, forget_sums: bool)
             kept.forget("sum")
         charges = Budget(1.0, memory=kept).charges if kept.values("charge") else []
         counts = {kind: len(kept.values(kind)) for kind in ("declined", "sum", "noise")}
+        locks = [kept.lock] if secure_key is None else [kept.lock, KeyMemory(secure_key).lock]
+        failed = {
+            lock.path: lock.path.read_text(encoding="utf-8", errors="replace").splitlines()
+            for lock in locks
+            if lock is not None and lock.path.exists()
+        }
     except (OldMemory, OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     epsilon, rho = sums_of(charges)
@@ -54,12 +60,9 @@ def memory(data: Path, secure_key: Path | None, unlock: bool, forget_sums: bool)
     click.echo(f"requests declined because of the rows: {counts['declined']}")
     click.echo(f"secure sums without noise: {counts['sum']}")
     click.echo(f"noise that is drawn once: {'yes' if counts['noise'] else 'no'}")
-    locks = [kept.lock] if secure_key is None else [kept.lock, KeyMemory(secure_key).lock]
-    for lock in locks:
-        if lock is None or not lock.path.exists():
-            continue
-        for line in lock.path.read_text(encoding="utf-8").splitlines():
+    for path, lines in failed.items():
+        for line in lines:
             click.echo(f"failed: {printable(line)}")
         if unlock:
-            lock.path.unlink()
+            path.unlink()
         click.echo("unlocked" if unlock else "the site is locked; see --unlock")

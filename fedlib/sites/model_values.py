@@ -214,6 +214,13 @@ class Reader:
                 result = value
             case _:
                 raise ModelFileError(f"{name} contains {str(value)[:60]!r}")
+        if type(result) is int and float in allowed and int not in allowed:
+            try:
+                result = float(result)
+            except OverflowError:
+                raise ModelFileError(
+                    f"{name} must be {describe_hint(hint)}, got a larger integer"
+                ) from None
         if not any(fits(result, option) for option in allowed):
             kind = getattr(result, "dtype", type(result).__name__)
             raise ModelFileError(f"{name} must be {describe_hint(hint)}, got {kind}")

@@ -63,6 +63,16 @@ def test_a_locked_site_does_not_join_until_it_is_unlocked():
     assert "no answer" in refuse(*join)
 
 
+def test_a_damaged_reason_of_a_lock_is_shown_or_named():
+    lock = TableMemory.of_file(DATA).lock
+    lock.close("CountWithNoise: of row 3")
+    lock.path.write_bytes(b"\xff of row 3\n")
+    assert invoke("memory", DATA).splitlines()[-2:] == ["failed: \ufffd of row 3", LOCKED]
+    lock.path.unlink()
+    lock.path.mkdir()
+    assert str(lock.path) in refuse("memory", DATA)
+
+
 LOCKED = "the site is locked; see --unlock"
 
 

@@ -502,6 +502,7 @@ MODEL = ("model", "fields")
         (put(*MODEL, "limit", value={"scalar": 300, "dtype": "i1"}), "is not a scalar"),
         (put(*MODEL, "limit", value={"scalar": "x", "dtype": "nonsense"}), "is not a scalar"),
         (put(*MODEL, "limit", value={"a": 1}), "model.limit contains"),
+        (put(*MODEL, "limit", value=10**400), "model.limit must be .*, got a larger integer"),
         (replace_array("points", np.zeros((2, 2), np.float32)), "model.points must be .* float32"),
         (replace_array("points", np.zeros((101, 2))), "model: too many points"),
         (replace_array("points", np.zeros(2)), "does not fit Toy"),

@@ -223,6 +223,8 @@ class LimitedTransport(httpx.HTTPTransport):
             When the answer has an encoding.
         """
         response = super().handle_request(request)
+        # httpx reads it also where it follows no redirect, and fails with one that is no address.
+        response.headers.pop("Location", None)
         encoding = response.headers.get("Content-Encoding", "identity")
         if encoding != "identity":
             response.close()

@@ -23,7 +23,7 @@ from fedlib.core.messages import encode
 from fedlib.core.protocol import TooFewClients
 from fedlib.core.registry import find_estimator, unwrapped
 from fedlib.transports.http import JoinError, Unreachable, join
-from fedlib.transports.http.client import ClientLoop, reason_of
+from fedlib.transports.http.client import ClientLoop, connect, reason_of
 from fedlib.transports.http.wire import NUMBER, Welcome
 
 
@@ -243,6 +243,16 @@ def test_servers_that_are_not_of_fedlib(response, message):
     with (
         httpx.Client(base_url="http://test", transport=answers) as link,
         pytest.raises(JoinError, match=message),
+    ):
+        ClientLoop(link, Client(), None, 0).run()
+
+
+def test_a_location_that_is_no_address_is_not_read(monkeypatch):
+    answer = httpx.Response(302, headers={"Location": "a:b"}, content=b"")
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", lambda *_: answer)
+    with (
+        connect("http://127.0.0.1:9", TOKENS["0"], ca=None, insecure=False, proxy=None) as link,
+        pytest.raises(JoinError, match="status 302"),
     ):
         ClientLoop(link, Client(), None, 0).run()
 
