@@ -171,7 +171,7 @@ def test_there_must_be_two_classes_of_one_kind(classes, message):
 
 def test_both_classes_need_weight():
     with pytest.raises(ValueError, match="rows with a weight above 0"):
-        FederatedXGBClassifier(method="top_splits").fit(
+        FederatedXGBClassifier(method="top_splits", eval_metric="logloss").fit(
             [([[1.0], [2.0]], [0, 0], None, ([[3.0]], [1]))]
         )
     with pytest.raises(ValueError, match="at least 2 classes; the clients have 1: 0"):
