@@ -7,10 +7,13 @@ set -eu
 bin=$1 jobs=$2 only=${3:-}
 marked="not chaos and not dask and not exact and not flower and not liars and not load and not soak"
 
+# Where pyenv has installed the interpreter in use, the others are beside it.
+beside=$("$bin/python" -c 'import sys; print(sys.base_prefix)')/..
+
 find_python() { # prints the first interpreter with one of these versions
   for version; do
     for python in "python$version" "$("$bin/uv" python find --no-project "$version" 2>/dev/null)" \
-      "$HOME/.pyenv/versions/$version".*/bin/python; do
+      "$beside/$version".*/bin/python; do
       is_it="import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')"
       if [ -n "$python" ] && "$python" -c "$is_it" 2>/dev/null; then
         echo "$python"
