@@ -139,8 +139,8 @@ def number_scores(
         errors = np.array([values[5], values[5] - values[6] ** 2])
         values[[2, 3]] = np.where(same, np.where(errors > 0, 0.0, 1.0), values[[2, 3]])
         if n < 2:
-            values[2] = nan
-            problems.append("R2 is NaN, because it needs two rows")
+            values[[2, 3]] = nan
+            problems.append("R2 and the explained variance are NaN, because they need two rows")
         found.intervals[:] = values[:, np.newaxis]
     elif found.hidden.any():
         names = [name for name, hidden in zip(RESULTS, found.hidden, strict=True) if hidden]

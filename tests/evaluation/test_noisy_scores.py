@@ -155,7 +155,8 @@ def test_areas_of_one_class_and_scores_of_one_row_are_reported():
         model = FederatedEvaluation(classes=[0, 1]).fit(one_class)
     assert np.isnan(model.scores_["AUC"])
     assert model.intervals_["accuracy"] == (2 / 3, 2 / 3)
-    with pytest.warns(UserWarning, match="^R2 is NaN, because it needs two rows$"):
+    text = "^R2 and the explained variance are NaN, because they need two rows$"
+    with pytest.warns(UserWarning, match=text):
         model = FederatedRegressionScore().fit([([1.0], [2.0])])
-    assert np.isnan(model.scores_["R2"])
+    assert np.isnan([model.scores_["R2"], model.scores_["explained variance"]]).all()
     assert model.scores_["mean absolute error"] == 1.0
