@@ -22,6 +22,7 @@ from fedlib.transports.flower import FIN, Flower, ServerApp, client_app
 
 NOTEBOOK = Path(__file__).parents[3] / "notebooks" / "fin.ipynb"
 LOGISTIC = "logistic_regression"  # the notebook's algorithm
+PATIENCE = 240  # seconds for the nodes to start on a busy machine
 N_NODES = 3
 
 
@@ -110,11 +111,11 @@ def main(folder):
     def serve(grid, context):
         for name, (parameters, _) in rows.items():
             (folder / "current").write_text(name)
-            transport = Flower(grid, len(parts[name]), join_timeout=60)
+            transport = Flower(grid, len(parts[name]), join_timeout=PATIENCE)
             there[name] = protocols()[name](**parameters).fit(transport)
         (folder / "current").write_text(LOGISTIC)
         flow = notebook.logistic_regression(n_features=4, tol=1e-8)
-        there[LOGISTIC] = FIN(flow, n_clients=N_NODES, join_timeout=60).start(grid)
+        there[LOGISTIC] = FIN(flow, n_clients=N_NODES, join_timeout=PATIENCE).start(grid)
 
     run_simulation(
         server,

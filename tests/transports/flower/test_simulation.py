@@ -23,7 +23,7 @@ def test_every_protocol_gives_the_same_as_in_process(tmp_path):
             [sys.executable, program, tmp_path],
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=600,
             check=False,
             env=os.environ | {"PYTHONPATH": str(tmp_path)},  # with the notebook's algorithm
         )
