@@ -416,8 +416,9 @@ def _rows(part, rows):
 
 
 def unmasked(case, part, requests):
-    """Return what a site would mask: the replies to requests for which it states digits."""
+    """Return the replies that a site would mask, and their digits."""
     client = make_client(subject(case)[0], part)
+    client.masked = True
     client.enter("A", 3)
     found = []
     for request in requests:
@@ -430,7 +431,7 @@ def unmasked(case, part, requests):
             continue
         states = digits is not None and request.asks_for_data
         if states and (request.reply is not Done) and privacy_of(request) is None:
-            found.append(reply)
+            found.append((reply, digits))
     return found
 
 

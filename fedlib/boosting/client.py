@@ -21,6 +21,7 @@ from fedlib.boosting.descriptions import (
     TargetSums,
     TrainingDescription,
     first_size,
+    masked_target_sums,
     target_sums,
 )
 from fedlib.boosting.first_scores import (
@@ -39,6 +40,7 @@ from fedlib.core.array_types import Bools, Floats32, Ints
 from fedlib.core.client import Unanswerable, handles, partitions
 from fedlib.core.labels import read_classes
 from fedlib.core.messages import Message
+from fedlib.protection.secure.fixed_point import add_rows
 
 __all__ = ["BoostingClient", "RegressionClient"]
 
@@ -125,9 +127,12 @@ class BoostingClient(TreeClient):
     def sum_classes(self, request: SumClasses) -> ClassSums:
         trains = self._training_rows()
         of_rows, weight = self._codes(request.classes), self._limited_weight(request.max_weight)
-        weights = np.bincount(of_rows[trains], weight[trains], len(request.classes))
-        weights = weights.astype(np.float64)
-        return ClassSums(weights, float(weights.sum()) * self._shift(request.learning_rate))
+        digits = request.sum_digits(self.n_clients or 1)
+        of_training = weight[trains, np.newaxis]
+        n_classes, shift = len(request.classes), self._shift(request.learning_rate)
+        weights = add_rows(of_training, digits["weights"], of_rows[trains], n_classes)[:, 0]
+        (shifts,) = add_rows(of_training * np.float64(shift), digits["shift"]).flat
+        return ClassSums(weights, float(shifts))
 
     def _codes(self, classes: Sequence[Class]) -> Ints:
         """Return the index of each row's class; an unknown class counts as the first one.
@@ -220,15 +225,8 @@ class RegressionClient(TreeClient):
     def sum_targets(self, request: SumTargets) -> TargetSums:
         trains, weight = self._training_rows(), self._limited_weight(request.max_weight)
         y = self._allowed(request.objective, request.max_target)
-        sums = target_sums(y[trains], weight[trains], request.objective, request.parameter)
-        return TargetSums(
-            weight=sums.weight,
-            total=sums.total,
-            squares=sums.squares,
-            gradient=sums.gradient,
-            hessian=sums.hessian,
-            shift=sums.weight * self._shift(request.learning_rate),
-        )
+        shift, digits = self._shift(request.learning_rate), request.sum_digits(self.n_clients or 1)
+        return masked_target_sums(request, y[trains], weight[trains], shift, digits)
 
     def _counted_targets(self, request: SumResiduals | CountTargets) -> tuple[Floats32, Floats32]:
         """Return the targets and the weights of the training rows, limited to those of a run."""
@@ -238,7 +236,7 @@ class RegressionClient(TreeClient):
 
     @handles(SumResiduals)
     def sum_residuals(self, request: SumResiduals) -> ResidualSums:
-        return residual_sums(request, *self._counted_targets(request))
+        return residual_sums(request, *self._counted_targets(request), self.row_digits(request))
 
     @partitions(
         SumResiduals,
@@ -251,7 +249,7 @@ class RegressionClient(TreeClient):
 
     @handles(CountTargets)
     def count_targets(self, request: CountTargets) -> TargetCounts:
-        return target_counts(request, *self._counted_targets(request))
+        return target_counts(request, *self._counted_targets(request), self.row_digits(request))
 
     @partitions(CountTargets, counts=True, terms=("objective", "max_weight", "max_target"))
     def rows_of_ranges(self, request: CountTargets) -> Iterable[Ints]:

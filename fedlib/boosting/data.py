@@ -116,7 +116,10 @@ def check_allowed(y: Floats32, objective: str) -> None:
     """
     chosen, n_columns = OBJECTIVES[objective], 1 if y.ndim == 1 else y.shape[1]
     if n_columns != chosen.n_columns:
-        wanted = "2 columns, the earliest and the latest time of each row, which may be infinite"
+        wanted = (
+            "2 columns, the earliest and the latest time of each row, which may be infinite (in a"
+            " schema, of the roles 'target' and 'target_upper')"
+        )
         raise ValueError(
             f"y must have {wanted if chosen.n_columns == 2 else 'one column'} for"
             f" objective={objective!r}; got {n_columns}"

@@ -132,7 +132,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     histograms and the loss. Weights are clipped to `max_weight`. Histograms are integers, so the
     trees are exactly those of the plain run with the same bins, if the
     weights of the classes are exact; without sample weights, they are. Fractional weights are
-    rounded to ``2**-62 * n_clients * n_rows`` of `max_weight`. Categories are the same
+    rounded to ``2**-61 * n_clients * n_rows`` of `max_weight`. Categories are the same
     in the plain run if the schema declares ``"outside": "other"`` for all columns of text; else a
     run with secure sums has ``"other"`` as one category more. A client that sends false sums
     cannot be found: if they are impossible, the run ends.

@@ -34,12 +34,18 @@ from fedlib.boosting.messages import (
     Splits,
     check_length,
 )
-from fedlib.boosting.objectives import OBJECTIVES, Parameter, check_parameter, unit_bits
+from fedlib.boosting.objectives import (
+    OBJECTIVES,
+    Parameter,
+    check_parameter,
+    sum_in_order,
+    unit_bits,
+)
 from fedlib.core.array_types import Floats, Floats32, Ints
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow, Replies
-from fedlib.kernels.levels import sum_roots
-from fedlib.protection.secure.fixed_point import digits_of_limits
+from fedlib.kernels.levels import weighted_roots
+from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits
 from fedlib.protection.secure.points import NumberOfPoints
 
 if TYPE_CHECKING:  # a site does not need the estimators' parameters
@@ -240,8 +246,12 @@ class CountTargets(Message):
         return [np.where(inside == one, part, -1) for one in self.prefix.astype(np.uint64)]
 
 
-def residual_sums(request: SumResiduals, y: Floats32, weight: Floats32) -> ResidualSums:
+def residual_sums(
+    request: SumResiduals, y: Floats32, weight: Floats32, digits: Digits | None = None
+) -> ResidualSums:
     """Return the sums over the rows of a client with the targets ``y`` (n_rows,).
+
+    With ``digits``, each term of a row is rounded to them (`add_rows`).
 
     Examples
     --------
@@ -251,23 +261,40 @@ def residual_sums(request: SumResiduals, y: Floats32, weight: Floats32) -> Resid
     ([2.0], [[0.0, 1.414]])
     """
     margins = np.full((len(y), 1), request.margin, np.float32)
-    wide = y.astype(np.float64)
-    sums = LabelSums(fsum(weight), total=fsum(weight * wide), squares=fsum(weight * wide**2))
+    wide, roots = y.astype(np.float64), weighted_roots(margins, y, weight)
     gradients = np.zeros((len(request.parameters), 2))
+    chosen = OBJECTIVES[request.objective].gradients
+    if digits is not None:
+        (total,) = add_rows(weight[:, np.newaxis], digits["weight"]).flat
+        bits = min(digits["gradients"])
+        for of_parameter, parameter in zip(gradients, request.parameters, strict=True):
+            rows = np.ldexp(chosen(margins, y, weight, parameter, bits)[0], -bits)
+            of_parameter[:] = add_rows(rows, digits["gradients"])[0]
+        return ResidualSums(float(total), add_rows(roots, digits["roots"])[0], gradients)
+    sums = LabelSums(fsum(weight), total=fsum(weight * wide), squares=fsum(weight * wide**2))
     for of_parameter, parameter in zip(gradients, request.parameters, strict=True):
         if (size := max(request.limits(sums, parameter))) > 0:
             bits = unit_bits(size)
-            chosen = OBJECTIVES[request.objective].gradients
             integers = chosen(margins, y, weight, parameter, bits)[0]
             of_parameter[:] = integers.sum(axis=0) * 2.0**-bits
-    return ResidualSums(sums.weight, sum_roots(margins, y, weight), gradients)
+    return ResidualSums(sums.weight, sum_in_order(roots), gradients)
 
 
-def target_counts(request: CountTargets, y: Floats32, weight: Floats32) -> TargetCounts:
-    """Return the weights of a client's rows with the targets ``y`` (n_rows,)."""
-    counted = [
-        np.bincount(part[part >= 0], weight[part >= 0], N_PARTS) for part in request.groups(y)
-    ]
+def target_counts(
+    request: CountTargets, y: Floats32, weight: Floats32, digits: Digits | None = None
+) -> TargetCounts:
+    """Return the weights of a client's rows with the targets ``y`` (n_rows,).
+
+    With ``digits``, each weight is rounded to them (`add_rows`).
+    """
+
+    def weights(part: Ints) -> Floats:
+        inside, of_rows = part[part >= 0], weight[part >= 0]
+        if digits is None:
+            return np.bincount(inside, of_rows, N_PARTS).astype(np.float64)
+        return add_rows(of_rows[:, np.newaxis], digits["weights"], inside, N_PARTS)[:, 0]
+
+    counted = [weights(part) for part in request.groups(y)]
     return TargetCounts(
         np.array(counted, np.float64).reshape(-1, N_PARTS),
         int(np.count_nonzero((weight != 0) & (weight != 1))),

@@ -20,7 +20,7 @@ from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.row_client import RowsClient
 from fedlib.boosting.sampling import drawn_rows
 from fedlib.boosting.states import Growing, first_child, new_splits, roots
-from fedlib.core.array_types import Bools, Floats32, Ints, Ints32
+from fedlib.core.array_types import Bools, Floats, Floats32, Ints, Ints32
 from fedlib.core.client import Unanswerable
 from fedlib.core.messages import Message
 from fedlib.kernels.histograms import (
@@ -151,24 +151,19 @@ class GrowingRows(RowsClient):
 
     def _loss(self, state: Growing) -> float:
         return self._cached(
-            "loss",
-            state.margins,
-            lambda: float(
-                OBJECTIVES[state.objective].loss(
-                    state.margins, self._targets(state), self._weights(state), state.parameter
-                )
-            ),
+            "loss", state.margins, lambda: OBJECTIVES[state.objective].loss(*self._measured(state))
         )
 
-    def _clipped_loss(self, state: Growing, most: float) -> float:
-        """Return the loss of rows of which none counts more than ``most``; none is negative."""
-        if self._loss(state) <= most:  # so is each row's
-            return max(self._loss(state), 0.0)
-        targets, weights = self._targets(state), self._weights(state)
-        rows = [slice(i, i + 1) for i in range(len(weights))]
-        loss, parameter = OBJECTIVES[state.objective].loss, state.parameter
-        losses = [loss(state.margins[i], targets[i], weights[i], parameter) for i in rows]
-        return float(np.clip(np.nan_to_num(np.array(losses, np.float64)), 0.0, most).sum())
+    def _losses(self, state: Growing) -> Floats:
+        """Return the loss of each row; 0 for one that is not a number."""
+
+        def losses() -> Floats:
+            return np.nan_to_num(OBJECTIVES[state.objective].losses(*self._measured(state)))
+
+        return self._cached("losses", state.margins, losses)
+
+    def _measured(self, state: Growing) -> tuple[Any, ...]:
+        return state.margins, self._targets(state), self._weights(state), state.parameter
 
     def _targets(self, state: Growing) -> NDArray[Any]:
         """Return the labels as the objective takes them."""

@@ -49,8 +49,8 @@ class Objective:
     ----------
     gradients : callable (margins, targets, weights, parameter, bits) -> array (outputs, n, 2)
         The gradients and hessians of rows as integers; see `fedlib.kernels.objectives`.
-    loss : callable (margins, targets, weights, parameter) -> float
-        The sum of the rows' losses.
+    losses : callable (margins, targets, weights, parameter) -> array (n,) of float64
+        The loss of each row.
     base_scores : callable (sums, is_scaled) -> list of float32
         The initial predictions as XGBoost estimates them; ``is_scaled`` says whether
         ``scale_pos_weight`` is not 1.
@@ -94,6 +94,8 @@ class Objective:
         The number of columns of the targets.
     needs_size : bool
         Whether sums grow with the targets.
+    fast_loss : callable (margins, targets, weights, parameter) -> float, optional
+        The sum of the losses; None: they are added up.
     since : str
         The first release of XGBoost with these rules.
     before : str
@@ -101,7 +103,7 @@ class Objective:
     """
 
     gradients: Callable[..., Ints]
-    loss: Callable[..., float]
+    losses: Callable[..., Floats]
     base_scores: Callable[[LabelSums, bool], list[np.float32]]
     link: Callable[[Sequence[Any]], Floats32]
     response: Callable[[Floats32], Floats]
@@ -122,8 +124,15 @@ class Objective:
     scaled: bool = False
     n_columns: int = 1
     needs_size: bool = True
+    fast_loss: Callable[..., float] | None = None
     since: RulesName = "3.2"
     before: str = ""
+
+    def loss(self, margins: Floats32, targets: Any, weights: Floats32, parameter: Any) -> float:
+        """Return the sum of the rows' losses."""
+        if self.fast_loss is not None:
+            return float(self.fast_loss(margins, targets, weights, parameter))
+        return float(sum_in_order(self.losses(margins, targets, weights, parameter)))
 
     @property
     def has_several_numbers(self) -> bool:
@@ -134,7 +143,8 @@ class Objective:
 OBJECTIVES: Mapping[str, Objective] = {
     "binary:logistic": Objective(
         gradients=objectives.logistic,
-        loss=objectives.logistic_loss,
+        losses=objectives.logistic_of_fractions_losses,
+        fast_loss=objectives.logistic_loss,
         base_scores=follow.fraction,
         link=follow.log_odds,
         response=follow.expit,
@@ -149,7 +159,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "reg:logistic": Objective(
         gradients=objectives.logistic_of_fractions,
-        loss=objectives.logistic_of_fractions_loss,
+        losses=objectives.logistic_of_fractions_losses,
         base_scores=follow.fraction_of_totals,
         link=follow.log_odds,
         response=follow.expit,
@@ -167,7 +177,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "multi:softprob": Objective(
         gradients=objectives.softmax,
-        loss=objectives.softmax_loss,
+        losses=objectives.softmax_losses,
         base_scores=follow.centred_log_fractions,
         link=follow.identity,
         response=lambda margins: scipy.special.softmax(margins.astype(np.float64), axis=1),
@@ -182,7 +192,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "reg:squarederror": Objective(
         gradients=objectives.squared_error,
-        loss=objectives.squared_error_loss,
+        losses=objectives.squared_error_losses,
         base_scores=follow.mean,
         link=follow.identity,
         response=follow.as_float64,
@@ -195,7 +205,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "reg:pseudohubererror": Objective(
         gradients=objectives.pseudo_huber,
-        loss=objectives.pseudo_huber_loss,
+        losses=objectives.pseudo_huber_losses,
         base_scores=follow.newton_step_from_0,
         link=follow.identity,
         response=follow.as_float64,
@@ -211,7 +221,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "count:poisson": Objective(
         gradients=objectives.poisson,
-        loss=objectives.poisson_loss,
+        losses=objectives.poisson_losses,
         base_scores=follow.mean,
         link=follow.log_link,
         response=follow.exp_response,
@@ -230,7 +240,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "reg:gamma": Objective(
         gradients=objectives.gamma,
-        loss=objectives.gamma_loss,
+        losses=objectives.gamma_losses,
         base_scores=follow.mean,
         link=follow.log_link,
         response=follow.exp_response,
@@ -246,7 +256,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "reg:tweedie": Objective(
         gradients=objectives.tweedie,
-        loss=objectives.tweedie_loss,
+        losses=objectives.tweedie_losses,
         base_scores=follow.mean,
         link=follow.log_link,
         response=follow.exp_response,
@@ -263,7 +273,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "reg:quantileerror": Objective(
         gradients=levels.with_array(kernels.quantile),
-        loss=levels.with_array(kernels.quantile_loss),
+        losses=levels.with_array(kernels.quantile_losses),
         base_scores=follow.unknown,
         link=follow.identity,
         response=levels.quantiles,
@@ -282,7 +292,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "reg:absoluteerror": Objective(
         gradients=levels.with_array(kernels.absolute_error),
-        loss=levels.with_array(kernels.absolute_error_loss),
+        losses=levels.with_array(kernels.absolute_error_losses),
         base_scores=follow.mean,
         link=follow.identity,
         response=follow.as_float64,
@@ -299,7 +309,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "reg:expectileerror": Objective(
         gradients=levels.with_array(kernels.expectile),
-        loss=levels.with_array(kernels.expectile_loss),
+        losses=levels.with_array(kernels.expectile_losses),
         base_scores=follow.mean,
         link=levels.gaps,
         response=levels.expectiles,
@@ -317,7 +327,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "survival:aft": Objective(
         gradients=levels.with_array(survival.aft),
-        loss=levels.with_array(survival.aft_loss),
+        losses=levels.with_array(survival.aft_losses),
         base_scores=lambda sums, is_scaled: [np.float32(0.5)],
         link=follow.log_link,
         response=follow.exp_response,
@@ -339,6 +349,12 @@ OBJECTIVES: Mapping[str, Objective] = {
         needs_size=False,
     ),
 }
+
+
+def sum_in_order(values: Floats) -> Any:
+    """Return the sums over the first axis, added one after the other; numpy adds pairs."""
+    start = np.zeros((1, *values.shape[1:]))
+    return np.cumsum(np.concatenate([start, values]), axis=0)[-1]
 
 
 def unit_bits(total: float) -> int:

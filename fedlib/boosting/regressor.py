@@ -105,7 +105,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     have a scale, the squared mean root of all absolute residuals (`fedlib.kernels.levels`), which
     costs one exchange per round: the server learns the mean root of each client's residuals, or
     with ``secure=True`` that of all clients together. Targets are clipped to ±`max_target`, and
-    their sums are rounded to ``2**-62 * n_clients * n_rows`` of the largest target and weight.
+    each is rounded to ``2**-61 * n_clients * n_rows`` of the largest target and weight.
 
     Examples
     --------
@@ -402,6 +402,18 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
                 stacklevel=2,
             )
 
+    def _check_start(self, settings: Settings) -> None:
+        """Warn when several expectiles start at one score, because they then stay nearly equal."""
+        if self.objective != "reg:expectileerror" or len(settings.expectile_alpha) == 1:
+            return
+        if settings.base_score is not None:
+            warnings.warn(
+                f"all expectiles start at base_score={settings.base_score:g} and stay nearly equal,"
+                f" also in XGBoost; got expectile_alpha={self.expectile_alpha!r}: leave base_score"
+                " out, so that each has a start of its own, or fit one level at a time",
+                stacklevel=2,
+            )
+
     def _levels(self, name: str) -> tuple[float, ...]:
         """Return the levels of the outputs as float32 numbers; none for other objectives.
 
@@ -443,6 +455,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
             max_target=row_limit(self, "target"),
         )
         self._check_reach(settings)
+        self._check_start(settings)
         return boosting(settings, self._start)
 
     def _check_clients(self, clients: dict[str, Client]) -> None:

@@ -37,7 +37,7 @@ from fedlib.boosting.messages import (
     SumLeaves,
     unchecked_copy,
 )
-from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.objectives import OBJECTIVES, sum_in_order
 from fedlib.boosting.private import clipped, gradient_limits, row_sensitivity
 from fedlib.boosting.rules import RULES
 from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
@@ -52,7 +52,7 @@ from fedlib.kernels.histograms import (
     move_and_sum,
     open_slots,
 )
-from fedlib.kernels.levels import sum_roots
+from fedlib.kernels.levels import weighted_roots
 from fedlib.kernels.packing import move_and_pack
 from fedlib.kernels.proposals import (
     have_hessians,
@@ -60,6 +60,7 @@ from fedlib.kernels.proposals import (
     weigh_slots,
 )
 from fedlib.protection.privacy import add_noise
+from fedlib.protection.secure.fixed_point import add_rows
 from fedlib.protection.secure.points import DescribeFeatures
 
 SumRows = Callable[[Growing, BuildHistograms, splits.Decisions, Ints], tuple[Ints32, Any, bool]]
@@ -170,11 +171,15 @@ class TreeClient(GrowingRows):
         state = self._update(request)
         if not OBJECTIVES[state.objective].scaled or state.margins.shape[1] != request.n_outputs:
             raise Unanswerable(f"{state.objective} has no scales of {request.n_outputs} outputs")
-        weights = self._weights(state)
-        roots = sum_roots(state.margins, self._targets(state), weights)
+        weights, digits = self._weights(state), self.row_digits(request)
+        roots = weighted_roots(state.margins, self._targets(state), weights)
+        nothing = np.empty((0, 2))
+        if digits is None:
+            weight = float(weights.sum(dtype=np.float64))
+            return ResidualSums(weight, sum_in_order(roots), nothing)
         # Not clipped: behind masks, a limit on a site's own sum would be a threshold.
-        weight = float(weights.sum(dtype=np.float64))
-        return ResidualSums(weight, roots, np.empty((0, 2)))
+        (weight,) = add_rows(weights[:, None], digits["weight"]).flat
+        return ResidualSums(float(weight), add_rows(roots, digits["roots"])[0], nothing)
 
     @handles(EvaluateSplits)
     def evaluate_splits(self, request: EvaluateSplits) -> CandidateSums:
@@ -310,8 +315,10 @@ class TreeClient(GrowingRows):
     @handles(SumHistograms)
     def sum_histograms(self, request: SumHistograms) -> SummableHistograms:
         sums, state = self._sum_bins(request, self._unchecked_gradients), self.recall(Growing)
-        weight = float(self._weights(state).sum(dtype=np.float64))
-        return SummableHistograms(sums, self._clipped_loss(state, request.max_loss), weight)
+        digits, losses = request.sum_digits(self.n_clients or 1), self._losses(state)
+        (loss,) = add_rows(np.clip(losses, 0.0, request.max_loss)[:, None], digits["loss"]).flat
+        (weight,) = add_rows(self._weights(state)[:, None], digits["weight"]).flat
+        return SummableHistograms(sums, float(loss), float(weight))
 
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         if isinstance(request, SumNoisyHistograms):  # the handler checks that these are the bits

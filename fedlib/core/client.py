@@ -231,6 +231,8 @@ class Client:
         the reply, and whether there is one, must be the same for all rows.
     n_shares : int
         How many clients add noise to a sum for certain; more than 1 only within secure sums.
+    masked : bool
+        Whether the replies to sums are masked.
     memory : TableMemory or None
         What the site remembers about the rows beyond this client; None in a simulation.
     max_work : float
@@ -252,6 +254,7 @@ class Client:
     combinable: ClassVar[tuple[type[Message], ...]] = ()
     open_requests: tuple[type[Message], ...] = ()
     n_shares = 1
+    masked = False
     problems: tuple[str, ...] = ()
     max_work: float = MAX_WORK
     memory: TableMemory | None = None
@@ -345,6 +348,14 @@ class Client:
         Override it if they also follow from the state.
         """
         return request.sum_digits(self.n_clients or 1)
+
+    def row_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
+        """Return the digits to which a handler rounds what each row adds; None without masks.
+
+        Otherwise a site would round its own sum, which shows how large this sum is, if the server
+        lets the digits be coarse.
+        """
+        return self.sum_digits(request) if self.masked else None
 
     def answer(self, request: Message) -> Message:
         """Return the reply to a request, or `Declined` if a passive client must not share.

@@ -222,6 +222,13 @@ class Message(
         marks = arrays(self.reply).values()
         return sum(prod(float(lengths.get(axis, 1)) for axis in mark.axes) for mark in marks)
 
+    def effective(self) -> Mapping[str, Any]:
+        """Return the parameters that this request amounts to, where a field does not state them.
+
+        A rule of a site about a parameter is about this value.
+        """
+        return {}
+
     def sum_digits(self, n_clients: int) -> Mapping[str, tuple[int, ...]] | None:
         """Return the binary digits after the point of the reply's fields of floats in secure sums.
 

@@ -31,7 +31,7 @@ from fedlib.core.texts import printable
 __all__ = ["Lock", "OldMemory", "SiteIsLocked", "TableMemory", "digest_of", "state_folder"]
 
 
-COUNT = re.compile(rb"(\S+) (\d+)")  # a line of the counts
+COUNT = re.compile(rb"(\S+) (\d{1,18})")  # a line of the counts
 FORGOTTEN = "forgotten"  # of a record, whose key is the kind
 
 

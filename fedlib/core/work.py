@@ -16,7 +16,7 @@ __all__ = ["MAX_WORK", "STEP", "TooMuchWork", "check_work", "problem_of_work", "
 
 MAX_VALUES = MAX_BYTES // 8  # of one reply
 MAX_WORK = 10**8  # operations per row and feature for one reply: a second per row at most
-NOISE = 4  # operations, at least, for the noise of one value: 2**24 cells stay below `MAX_WORK`
+NOISE = 20  # operations for the noise of one value: `MAX_WORK` draws for two minutes
 STEP = 100  # operations of one step of an iteration, however few rows and centres there are
 
 
@@ -37,11 +37,13 @@ def problem_of_work(request: Message, most: float) -> str:
     --------
     >>> from fedlib.clustering.kmeans.messages import FindCentres
     >>> problem_of_work(FindCentres(3, 0.25, n_init=2**40, max_iter=300, tol=0.0, seed=0), MAX_WORK)
-    'FindCentres needs 3.4e+16 operations per row and feature, more than 1e+08'
+    'FindCentres needs 3.4e+16 operations per row and feature, more than max_work=1e+08'
     """
     name, work, n_values = type(request).__name__, work_of(request), request.memory()
     if work > most:
-        return f"{name} needs {work:.3g} operations per row and feature, more than {most:.3g}"
+        return (
+            f"{name} needs {work:.3g} operations per row and feature, more than max_work={most:.3g}"
+        )
     if n_values > MAX_VALUES:
         return f"{name} asks for {n_values:.3g} values, more than {MAX_VALUES}"
     return ""

@@ -240,7 +240,8 @@ class WrappingClient(Client):
 
     def _wrap(self, inner: Client, rows: Ints) -> None:
         """Pass requests on, from now on, to a client that has some rows of this one."""
-        inner.n_shares, inner.max_work, inner.memory = self.n_shares, self.max_work, self.memory
+        inner.n_shares, inner.masked = self.n_shares, self.masked
+        inner.max_work, inner.memory = self.max_work, self.memory
         inner.enter(self.name, self.n_clients, self.run)
         self.inner, self.inner_rows = inner, rows
 

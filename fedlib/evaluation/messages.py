@@ -13,8 +13,9 @@ from fedlib.boosting.classes import Class, problem_of_classes
 from fedlib.core.array_fields import MAX_COUNT
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.bounds import MAX_BOUND
+from fedlib.core.client import Client
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
-from fedlib.protection.privacy import BoundsArray, Sensitivity, add_noise, quantise, to_unit
+from fedlib.protection.privacy import BoundsArray, Sensitivity, to_unit
 from fedlib.protection.row_sums import RowTotals, SumRows
 from fedlib.protection.secure.points import MAX_SUM
 from fedlib.tables.summary.messages import MAX_MEAN, MAX_ROWS, MAX_SQUARES
@@ -294,25 +295,19 @@ class CountClassScores(SumRows, kw_only=True):
         n_entries = len(self.classes) + 3
         return Sensitivity(float(n_entries), sqrt(n_entries), n_entries)
 
-    def total(self, X: Any, n_shares: int) -> ClassScoreTotals:
+    def total(self, X: Any, client: Client) -> ClassScoreTotals:
         """Return the reply of a client.
 
         Parameters
         ----------
         X : tuple (probabilities, codes)
             Arrays (n_rows, n_classes) and (n_rows,), the indices of the rows' classes.
-        n_shares : int
-            As in `SumRows.total`.
+        client : Client
         """
         probabilities, codes = X
-        errors, sensitivity = errors_of(probabilities, codes), self.sensitivity()
-        if self.privacy is not None:
-            errors = quantise(errors, sensitivity)
+        errors = self.add(errors_of(probabilities, codes), client)
         counts = [self._counts(groups, n) for groups, n in self.groups(probabilities, codes)]
-        values = np.concatenate([*counts, errors.sum(axis=0)])
-        if self.privacy is not None:
-            values = add_noise(values, sensitivity, self.privacy, n_shares)
-        return ClassScoreTotals(values)
+        return ClassScoreTotals(self.noisy(np.concatenate([*counts, errors]), client))
 
     def groups(self, probabilities: Floats, codes: Ints) -> Iterator[tuple[Ints, int]]:
         """Yield the group of each row (n_rows,) in each partition, and the number of groups."""

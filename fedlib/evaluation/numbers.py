@@ -214,7 +214,7 @@ class RegressionScoreClient(DescribedPoints):
 
     @handles(SumClippedErrors)
     def sum_clipped_errors(self, request: SumClippedErrors) -> RowTotals:
-        return request.total(np.column_stack([self.X[:, 0], self.y]), self.n_shares)
+        return request.total(np.column_stack([self.X[:, 0], self.y]), self)
 
     @partitions(SumErrors, terms=())
     def all_rows(self, request: SumErrors) -> Iterable[Ints]:

@@ -191,7 +191,7 @@ class EvaluationClient(Client):
 
     @handles(CountClassScores)
     def count_class_scores(self, request: CountClassScores) -> ClassScoreTotals:
-        return request.total(self._scored(request.classes), self.n_shares)
+        return request.total(self._scored(request.classes), self)
 
     @partitions(CountClassScores, terms=())
     def groups_of_classes(self, request: CountClassScores) -> Iterable[Ints]:

@@ -47,15 +47,15 @@ def quantile(margins, targets, weights, parameter, bits):
 
 
 @kernel
-def quantile_loss(margins, targets, weights, parameter):
+def quantile_losses(margins, targets, weights, parameter):
     """Return the pinball loss, the mean over the levels."""
     n, n_outputs = margins.shape
-    total = 0.0
+    losses = np.zeros(margins.shape[0])
     for i in range(n):
         for k in range(n_outputs):
             d = np.float64(targets[i]) - np.float64(margins[i, k])
-            total += max(parameter[k] * d, (parameter[k] - 1.0) * d) * weights[i]
-    return total / n_outputs
+            losses[i] += max(parameter[k] * d, (parameter[k] - 1.0) * d) * weights[i]
+    return losses / n_outputs
 
 
 @kernel
@@ -77,23 +77,23 @@ def absolute_error(margins, targets, weights, parameter, bits):
 
 
 @kernel
-def absolute_error_loss(margins, targets, weights, parameter):
+def absolute_error_losses(margins, targets, weights, parameter):
     """Return the weighted sum of the absolute errors."""
-    total = 0.0
+    losses = np.zeros(margins.shape[0])
     for i in range(margins.shape[0]):
-        total += abs(np.float64(margins[i, 0]) - targets[i]) * weights[i]
-    return total
+        losses[i] += abs(np.float64(margins[i, 0]) - targets[i]) * weights[i]
+    return losses
 
 
 @kernel
-def sum_roots(margins, targets, weights):
-    """Return the weighted sums (outputs,) of the square roots of absolute residuals."""
-    sums = np.zeros(margins.shape[1])
+def weighted_roots(margins, targets, weights):
+    """Return the weighted square roots (n, outputs) of absolute residuals."""
+    roots = np.empty(margins.shape)
     for i in range(margins.shape[0]):
         for k in range(margins.shape[1]):
             root = np.float32(np.sqrt(np.float32(abs(np.float32(margins[i, k] - targets[i])))))
-            sums[k] += np.float64(np.float32(weights[i] * root))
-    return sums
+            roots[i, k] = np.float64(np.float32(weights[i] * root))
+    return roots
 
 
 @kernel
@@ -146,14 +146,14 @@ def expectile(margins, targets, weights, parameter, bits):
 
 
 @kernel
-def expectile_loss(margins, targets, weights, parameter):
+def expectile_losses(margins, targets, weights, parameter):
     """Return the asymmetric squared error, the mean over the levels."""
     n, n_outputs = margins.shape
     levels = expectiles(margins)
-    total = 0.0
+    losses = np.zeros(margins.shape[0])
     for i in range(n):
         for k in range(n_outputs):
             d = np.float64(levels[i, k]) - np.float64(targets[i])
             side = 1.0 - parameter[k] if d >= 0 else parameter[k]
-            total += side * d * d * weights[i]
-    return total / n_outputs
+            losses[i] += side * d * d * weights[i]
+    return losses / n_outputs

@@ -2,8 +2,8 @@
 
 Every function takes the margins (n, outputs) of float32, the targets (n,), the weights (n,) of
 float32 and the objective's ``parameter``. The gradients (outputs, n, 2) are integer multiples of
-2**-bits, as in `fedlib.kernels.splits`; a loss is the sum over all rows. Quantiles, absolute errors
-and expectiles are in `fedlib.kernels.levels`, survival times in `fedlib.kernels.survival`.
+2**-bits, as in `fedlib.kernels.splits`; losses (n,) are those of the rows. Quantiles, absolute
+errors and expectiles are in `fedlib.kernels.levels`, survival times in `fedlib.kernels.survival`.
 """
 
 import math
@@ -69,15 +69,15 @@ def softmax(margins, targets, weights, parameter, bits):
 
 
 @kernel
-def softmax_loss(margins, targets, weights, parameter):
+def softmax_losses(margins, targets, weights, parameter):
     """Return the log-loss; ``targets`` are the numbers of the classes."""
-    total = 0.0
+    losses = np.zeros(margins.shape[0])
     for i in range(margins.shape[0]):
         row = margins[i].astype(np.float64)
         largest = row.max()
         loss = math.log(np.exp(row - largest).sum()) + largest - row[targets[i]]
-        total += max(loss, 0.0) * weights[i]
-    return total
+        losses[i] += max(loss, 0.0) * weights[i]
+    return losses
 
 
 @kernel
@@ -92,12 +92,12 @@ def squared_error(margins, targets, weights, parameter, bits):
 
 
 @kernel
-def squared_error_loss(margins, targets, weights, parameter):
+def squared_error_losses(margins, targets, weights, parameter):
     """Return the weighted sum of the squared errors."""
-    total = 0.0
+    losses = np.zeros(margins.shape[0])
     for i in range(margins.shape[0]):
-        total += (np.float64(margins[i, 0]) - targets[i]) ** 2 * weights[i]
-    return total
+        losses[i] += (np.float64(margins[i, 0]) - targets[i]) ** 2 * weights[i]
+    return losses
 
 
 @kernel
@@ -122,13 +122,13 @@ def pseudo_huber(margins, targets, weights, parameter, bits):
 
 
 @kernel
-def pseudo_huber_loss(margins, targets, weights, parameter):
+def pseudo_huber_losses(margins, targets, weights, parameter):
     """Return the pseudo-Huber loss; ``parameter`` is its slope."""
-    total = 0.0
+    losses = np.zeros(margins.shape[0])
     for i in range(margins.shape[0]):
         z = (np.float64(margins[i, 0]) - targets[i]) / parameter
-        total += parameter**2 * (math.sqrt(1 + z * z) - 1) * weights[i]
-    return total
+        losses[i] += parameter**2 * (math.sqrt(1 + z * z) - 1) * weights[i]
+    return losses
 
 
 @kernel
@@ -145,16 +145,16 @@ def poisson(margins, targets, weights, parameter, bits):
 
 
 @kernel
-def poisson_loss(margins, targets, weights, parameter):
+def poisson_losses(margins, targets, weights, parameter):
     """Return half the Poisson deviance."""
-    total = 0.0
+    losses = np.zeros(margins.shape[0])
     for i in range(margins.shape[0]):
         m, y = np.float64(margins[i, 0]), np.float64(targets[i])
         loss = math.exp(m) - y
         if y > 0:
             loss += y * (math.log(y) - m)
-        total += max(loss, 0.0) * weights[i]
-    return total
+        losses[i] += max(loss, 0.0) * weights[i]
+    return losses
 
 
 @kernel
@@ -172,14 +172,14 @@ def logistic_of_fractions(margins, targets, weights, parameter, bits):
 
 
 @kernel
-def logistic_of_fractions_loss(margins, targets, weights, parameter):
+def logistic_of_fractions_losses(margins, targets, weights, parameter):
     """Return the log-loss of fractions in 0..1."""
-    total = 0.0
+    losses = np.zeros(margins.shape[0])
     for i in range(margins.shape[0]):
         m = np.float64(margins[i, 0])
         loss = max(m, 0.0) - m * targets[i] + math.log1p(math.exp(-abs(m)))
-        total += loss * weights[i]
-    return total
+        losses[i] += loss * weights[i]
+    return losses
 
 
 @kernel
@@ -196,13 +196,13 @@ def gamma(margins, targets, weights, parameter, bits):
 
 
 @kernel
-def gamma_loss(margins, targets, weights, parameter):
+def gamma_losses(margins, targets, weights, parameter):
     """Return half the gamma deviance."""
-    total = 0.0
+    losses = np.zeros(margins.shape[0])
     for i in range(margins.shape[0]):
         log_ratio = math.log(np.float64(targets[i])) - np.float64(margins[i, 0])
-        total += max(math.exp(log_ratio) - log_ratio - 1, 0.0) * weights[i]
-    return total
+        losses[i] += max(math.exp(log_ratio) - log_ratio - 1, 0.0) * weights[i]
+    return losses
 
 
 @kernel
@@ -223,13 +223,14 @@ def tweedie(margins, targets, weights, parameter, bits):
 
 
 @kernel
-def tweedie_loss(margins, targets, weights, parameter):
+def tweedie_losses(margins, targets, weights, parameter):
     """Return half the Tweedie deviance; ``parameter`` is its variance power, inside of 1..2."""
-    total, first, second = 0.0, 1.0 - parameter, 2.0 - parameter
+    first, second = 1.0 - parameter, 2.0 - parameter
+    losses = np.zeros(margins.shape[0])
     for i in range(margins.shape[0]):
         m, y = np.float64(margins[i, 0]), np.float64(targets[i])
         loss = math.exp(second * m) / second - y * math.exp(first * m) / first
         if y > 0:
             loss += y**second / (first * second)
-        total += max(loss, 0.0) * weights[i]
-    return total
+        losses[i] += max(loss, 0.0) * weights[i]
+    return losses

@@ -185,9 +185,10 @@ def negative_log_likelihoods(log_times, targets, parameter):
 
 
 @kernel
-def aft_loss(margins, targets, weights, parameter):
+def aft_losses(margins, targets, weights, parameter):
     """Return the negative log-likelihood, for an exact time less its smallest value."""
-    distribution, sigma, total = int(parameter[0]), parameter[1], 0.0
+    distribution, sigma = int(parameter[0]), parameter[1]
+    losses = np.zeros(margins.shape[0])
     for i in range(margins.shape[0]):
         if weights[i] == 0:
             continue
@@ -195,5 +196,5 @@ def aft_loss(margins, targets, weights, parameter):
         loss = likelihood_loss(low, high, np.float64(margins[i, 0]), sigma, distribution)
         if low == high:
             loss += math.log(density(0.0, distribution)[0] / (sigma * low))
-        total += max(loss, 0.0) * weights[i]
-    return total
+        losses[i] += max(loss, 0.0) * weights[i]
+    return losses

@@ -11,11 +11,12 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from fedlib.core.array_types import Floats
+from fedlib.core.client import Client
 from fedlib.core.messages import Array, Message
 from fedlib.core.privacy_loss import Privacy
 from fedlib.protection.privacy.messages import NOISY, NoisyRequest
 from fedlib.protection.privacy.noise import add_noise, quantise
-from fedlib.protection.secure.fixed_point import digits_for
+from fedlib.protection.secure.fixed_point import add_rows, digits_for
 from fedlib.protection.secure.points import NumberOfPoints
 
 FIRST_ROWS = 2**31  # of all clients, until a first sum has counted them
@@ -33,7 +34,7 @@ class SumRows(NoisyRequest, kw_only=True):
     """Base class of requests to sum what each row adds.
 
     A subclass defines ``sensitivity()``, ``n_values`` and ``terms(X)`` from its own fields, and its
-    client's handler returns ``request.total(self.X, self.n_shares)``. The flow asks for
+    client's handler returns ``request.total(self.X, self)``. The flow asks for
     ``aggregation.sum(Subclass(..., privacy=aggregation.privacy))``, whatever the aggregation is.
 
     Attributes
@@ -42,7 +43,7 @@ class SumRows(NoisyRequest, kw_only=True):
         The privacy loss of the reply, if it has noise.
     n_rows : int
         The number of rows of all clients, from which the digits of masked sums without noise
-        follow; a first sum can count them.
+        follow, to which what each row adds is rounded; a first sum can count them.
     """
 
     discloses = "the bounds of the rows, and earlier results"
@@ -63,18 +64,28 @@ class SumRows(NoisyRequest, kw_only=True):
         """
         raise NotImplementedError(f"{type(self).__name__} does not state its terms")
 
-    def total(self, X: Any, n_shares: int) -> RowTotals:
-        """Return the reply of a client; ``n_shares`` is that of the client (`Client.n_shares`)."""
-        sensitivity = self.sensitivity()
+    def total(self, X: Any, client: Client) -> RowTotals:
+        """Return the reply of a client with the rows ``X``."""
         values, n_rows = np.zeros(self.n_values), max(1, MAX_TERMS // max(1, self.n_values))
         for start in range(0, max(1, len(X)), n_rows):  # also without rows: it checks their columns
-            terms = self.terms(X[start : start + n_rows])
-            if self.privacy is not None:
-                terms = quantise(terms, sensitivity)
-            values += terms.sum(axis=0)
+            values += self.add(self.terms(X[start : start + n_rows]), client)
+        return RowTotals(self.noisy(values, client))
+
+    def add(self, terms: Floats, client: Client) -> Floats:
+        """Return the sums of what rows add, each rounded as the protection of the reply needs."""
+        digits = client.row_digits(self)
         if self.privacy is not None:
-            values = add_noise(values, sensitivity, self.privacy, n_shares)
-        return RowTotals(values)
+            terms = quantise(terms, self.sensitivity())
+        elif digits is not None:
+            return add_rows(terms, digits["values"])[0]
+        sums: Floats = terms.sum(axis=0)
+        return sums
+
+    def noisy(self, values: Floats, client: Client) -> Floats:
+        """Return the sums, with noise if the request has a privacy loss."""
+        if self.privacy is None:
+            return values
+        return add_noise(values, self.sensitivity(), self.privacy, client.n_shares)
 
     def reply_lengths(self) -> dict[str, int]:
         return {"values": self.n_values}

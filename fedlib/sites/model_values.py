@@ -216,7 +216,7 @@ class Reader:
                 raise ModelFileError(f"{name} contains {str(value)[:60]!r}")
         if type(result) is int and float in allowed and int not in allowed:
             try:
-                result = float(result)
+                float(result)
             except OverflowError:
                 raise ModelFileError(
                     f"{name} must be {describe_hint(hint)}, got a larger integer"

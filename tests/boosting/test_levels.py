@@ -68,6 +68,19 @@ def test_an_expectile_by_hand():
     assert found == pytest.approx((0.75 * 4 - 0.25 * 2) / (0.75 * 2 + 0.25))
 
 
+def test_several_expectiles_with_one_start_are_a_warning():
+    rng = np.random.default_rng(0)
+    parts = [(rng.normal(size=(50, 2)), rng.normal(size=50)) for _ in range(2)]
+    options = {"objective": "reg:expectileerror", "method": "histogram", "max_depth": 2}
+    model = FederatedXGBRegressor(5, expectile_alpha=[0.2, 0.8], base_score=0.0, **options)
+    with pytest.warns(UserWarning, match=r"all expectiles start at base_score=0 .* got expectile"):
+        model.fit(parts)
+    low, high = model.predict(parts[0][0]).T
+    assert np.abs(high - low).max() < 1e-3
+    low, high = model.set_params(base_score=None).fit(parts).predict(parts[0][0]).T
+    assert (high - low).min() > 0.1
+
+
 def test_residuals_of_0_have_no_scale():
     """XGBoost, too, grows no tree then; one median is a row's target itself."""
     for options in (ABSOLUTE, QUANTILE):
@@ -173,6 +186,7 @@ def test_weights_of_0_and_1_count_as_none():
     assert_same_trees(weighted.trees_, bare.trees_)
 
 
+@pytest.mark.filterwarnings("ignore:all expectiles start:UserWarning")
 def test_a_given_first_prediction_needs_no_exchange():
     X, y = make_numbers(60)
     for options in ALL:

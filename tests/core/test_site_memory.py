@@ -88,9 +88,10 @@ def test_an_incomplete_last_count_is_dropped(rest, tmp_path):
     memory.add("sum", "a", 3)
     assert memory.values("sum") == [0, 1, 2, 3]
     assert counts.read_text().split("\n")[-2:] == ["table.jsonl 4", ""]
-    counts.write_text("table.jsonl 4\ntable.jsonl\n")
-    with pytest.raises(ValueError, match=r"north.counts must contain .* got b'table.jsonl': put"):
-        memory.values("sum")
+    for damaged in ("table.jsonl", "table.jsonl " + "9" * 5000):
+        counts.write_text(f"table.jsonl 4\n{damaged}\n")
+        with pytest.raises(ValueError, match=r"north.counts must contain .* got b'table.*: put"):
+            memory.values("sum")
 
 
 def test_a_restored_folder_is_noticed(tmp_path, state_folder):

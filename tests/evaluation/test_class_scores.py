@@ -15,7 +15,7 @@ from sklearn.metrics import (
 
 from fedlib import FederatedEvaluation
 from fedlib.core.agreement import Disagreement
-from fedlib.core.client import Unanswerable
+from fedlib.core.client import Client, Unanswerable
 from fedlib.core.messages import MessageError
 from fedlib.evaluation.class_scores import ClassScores, class_scores
 from fedlib.evaluation.messages import ClassScoreTotals, CountClassScores
@@ -152,7 +152,7 @@ def test_a_row_changes_the_sums_by_the_stated_sensitivity():
         shares = rng.dirichlet([0.1] * len(classes), 200)
         for codes in (shares.argmin(axis=1), shares.argmax(axis=1)):
             for row, code in zip(shares, codes, strict=True):
-                change = request.total((row[None], np.array([code])), 1).values
+                change = request.total((row[None], np.array([code])), Client()).values
                 assert np.abs(change).sum() <= request.sensitivity().l1
                 assert np.sqrt(np.square(change).sum()) <= request.sensitivity().l2
                 assert change.max() <= 1

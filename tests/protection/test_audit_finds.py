@@ -4,20 +4,28 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from hostile_server import MASKED_CASES
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
+from fedlib.boosting import client as boosting_client
+from fedlib.boosting import descriptions, first_scores, tree_client
 from fedlib.boosting.client import BoostingClient
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
+from fedlib.clustering.kmeans import client as kmeans_client
 from fedlib.clustering.kmeans import private
+from fedlib.clustering.mixtures import secure as mixtures
 from fedlib.core.client import Client
 from fedlib.core.messages import Declined
 from fedlib.core.site_memory import TableMemory
+from fedlib.protection import row_sums
 from fedlib.protection.policy import guard
-from fedlib.protection.secure import SecureClient
+from fedlib.protection.secure import SecureClient, points
+from fedlib.protection.secure.fixed_point import add_rows
 from fedlib.tables.pipeline import client as pipeline
 from fedlib.tables.pipeline.messages import Transformed
+from fedlib.tables.summary import client as summary_client
 from fedlib.testing import Recorder
 
 from ..core import test_delivered
@@ -131,8 +139,26 @@ def test_thresholds_of_a_masked_sum(monkeypatch):
         return reply if counts is None else replace(reply, counts=counts * (counts > 9))
 
     monkeypatch.setattr(Client, "answer", suppressed)
-    with pytest.raises(AssertionError, match="counts"):
-        audit.test_what_is_masked_is_a_sum_over_rows("kmeans, masked")
+    with pytest.raises(AssertionError, match="SumPoints"):
+        audit.test_what_is_masked_is_a_sum_over_rows(monkeypatch, "kmeans, masked")
+
+
+ADDING = boosting_client, first_scores, descriptions, tree_client, kmeans_client, mixtures, row_sums
+ADDING += points, summary_client
+
+
+@pytest.mark.parametrize("case", [case for case in MASKED_CASES if "dbscan" not in case])
+def test_sums_that_a_site_rounds(monkeypatch, case):
+    """To the digits of the request, to which it must round what each row adds."""
+
+    def add_floats(terms, digits, groups=None, n_groups=1):
+        finer = tuple(one + 60 for one in digits)
+        return add_rows(terms, finer, groups, n_groups)
+
+    for module in ADDING:
+        monkeypatch.setattr(module, "add_rows", add_floats)
+    with pytest.raises(AssertionError, match=r"\["):
+        audit.test_what_is_masked_is_a_sum_over_rows(monkeypatch, case)
 
 
 def test_deliveries_whose_effect_depends_on_rows(monkeypatch):

@@ -5,13 +5,13 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from fedlib.core.client import handles
+from fedlib.core.client import Client, handles
 from fedlib.core.messages import Declined, encode
 from fedlib.core.protocol import serve
 from fedlib.protection.estimator import ProtectedFederated
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import BoundsArray, Budget, Sensitivity, to_unit
-from fedlib.protection.row_sums import RowTotals, SumRows
+from fedlib.protection.row_sums import FIRST_ROWS, RowTotals, SumRows
 from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.protection.secure.points import DescribedPoints, agree_on_bounded_features
 from fedlib.protection.sums import MaskedNoisySums, NoisySums
@@ -45,14 +45,15 @@ class CovarianceClient(DescribedPoints):
 
     @handles(SumProducts)
     def sum_products(self, request):
-        return request.total(self.X, self.n_shares)
+        return request.total(self.X, self)
 
 
-def covariance(bounds, aggregation):
+def covariance(bounds, aggregation, n_rows):
     """Return the flow, whose model is the covariance of all points within the bounds."""
     d = bounds.shape[1]
     yield from agree_on_bounded_features(aggregation, d)
-    total, _ = yield from aggregation.sum(SumProducts(bounds, privacy=aggregation.privacy))
+    request = SumProducts(bounds, privacy=aggregation.privacy, n_rows=n_rows)
+    total, _ = yield from aggregation.sum(request)
     n, mean = total.values[0], total.values[1 : 1 + d] / total.values[0]
     products = np.zeros((d, d))
     products[np.triu_indices(d)] = total.values[1 + d :] / n
@@ -65,12 +66,13 @@ class FederatedCovariance(ProtectedFederated):
 
     client_class = CovarianceClient
 
-    def __init__(self, bounds, secure=False, epsilon=None, delta=0.0):
+    def __init__(self, bounds, secure=False, epsilon=None, delta=0.0, n_rows=FIRST_ROWS):
         self.bounds, self.secure, self.epsilon, self.delta = bounds, secure, epsilon, delta
+        self.n_rows = n_rows
 
     def _flow(self):
         sums = self._sums() if self.epsilon is None else self._noisy_sums(1)
-        return covariance(np.array(self.bounds, float), sums)
+        return covariance(np.array(self.bounds, float), sums, self.n_rows)
 
 
 # What follows from the declaration --------------------------------------------------------------
@@ -97,8 +99,14 @@ def test_one_flow_gives_the_same_with_all_kinds_of_sums(kind):
 
 
 def test_masks_cost_no_digit_that_matters():
-    clear, masked = (FederatedCovariance(BOUNDS, secure=s).fit(PARTS).model_ for s in (False, True))
+    """If the count of rows is known. Each row is rounded, so the digits depend on the count."""
+    n_rows = sum(map(len, PARTS))
+    clear, masked, first = (
+        FederatedCovariance(BOUNDS, **options).fit(PARTS).model_
+        for options in ({}, {"secure": True, "n_rows": n_rows}, {"secure": True})
+    )
     np.testing.assert_allclose(clear, masked, rtol=1e-9)
+    np.testing.assert_allclose(clear, first, rtol=1e-7)
 
 
 def recorded(**options):
@@ -129,8 +137,10 @@ def test_the_noise_is_that_of_the_declared_sensitivity(secure):
     )
     sums.n_clients = 4
     request = SumProducts(np.array([[0.0] * 30, [1.0] * 30]), privacy=sums.privacy)
+    client = Client()
+    client.n_shares = sums.n_shares
     with seeded_noise(1):
-        shares = [request.total(np.empty((0, 30)), sums.n_shares).values for _ in range(4)]
+        shares = [request.total(np.empty((0, 30)), client).values for _ in range(4)]
     deviation = sums.deviation(request.sensitivity())
     assert np.sum(shares, axis=0).std() == pytest.approx(deviation, rel=0.1)
 

@@ -114,7 +114,9 @@ class ForgottenClient(Client):
 def test_a_request_without_a_formula_falls_on_the_safe_side():
     client, request = ForgottenClient(), Forgotten(10**6, (0.0,) * 10)
     client.max_work = 10**7 - 1
-    with pytest.raises(TooMuchWork, match=r"Forgotten needs 1e\+07 operations per row and feature"):
+    with pytest.raises(
+        TooMuchWork, match=r"Forgotten needs 1e\+07 .* per row and feature, more than max_work="
+    ):
         client.answer(request)
     assert client.answer(Counted(10**6, (0.0,) * 10)) == Done()
     client.max_work = 9
@@ -124,9 +126,9 @@ def test_a_request_without_a_formula_falls_on_the_safe_side():
 
 def test_small_requests_for_much_work_are_refused():
     origin, one = np.zeros(2, np.int64), np.ones(1)
-    grid = CountWithNoise(0.1, origin, np.full(2, 2**12), Privacy(rho=0.1))
+    grid = CountWithNoise(0.1, origin, np.full(2, 2**11), Privacy(rho=0.1))
     assert problem_of_work(grid, MAX_WORK) == ""
-    assert "CountWithNoise needs 6.71e+07 operations" in problem_of_work(grid, 10**6)
+    assert "CountWithNoise needs 8.39e+07 operations" in problem_of_work(grid, 10**6)
     steps = ImproveMixture(one, one[:, None], one[:, None, None], "full", 0.0, 10**7, 0.0)
     assert "ImproveMixture needs 1.01e+09 operations" in problem_of_work(steps, MAX_WORK)
     starts = FindCentres(1, 0.25, n_init=10**4, max_iter=10**4, tol=0.0, seed=0)

@@ -411,10 +411,11 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
         """
         The maximum number of cells that one client may report, at least 1. Without bounds, a client
         that reports more leaves the run, and None means no limit. With bounds, it is at most 2**24,
-        and None means 2**22. A grid with more cells is refined where there are points, in several
-        exchanges: first the clients count in larger blocks of cells, and then in the parts of the
-        blocks that contain points of any client. The run ends with
-        `fedlib.clustering.density.bounded_cells.TooManyBlocks` if too many cells are occupied.
+        with `epsilon` five million unless the sites permit more, and None means 2**22. A grid with
+        more cells is refined where there are points, in several exchanges: first the clients count
+        in larger blocks of cells, and then in the parts of the blocks that contain points of any
+        client. The run ends with `fedlib.clustering.density.bounded_cells.TooManyBlocks` if too
+        many cells are occupied.
         """,
     ] = None
     secure: Annotated[

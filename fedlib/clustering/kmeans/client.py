@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.clustering.kmeans.local import (
+    are_means,
     assign,
     child_clusters,
     group_means,
@@ -41,9 +42,16 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Unanswerable, by_rounding, handles, partitions
 from fedlib.core.messages import Done, Labels
 from fedlib.protection.privacy import clipped
+from fedlib.protection.secure.fixed_point import add_rows
 from fedlib.protection.secure.points import SummablePoints
 
 __all__ = ["FederatedKMeansClient"]
+
+# The last iteration of scikit-learn assigns the points again, and moves no centre.
+NOT_CONVERGED = (
+    "k-means has stopped before each centre was the mean of its points, so that the groups behind"
+    " the centres are unknown: use tol=0 and a larger max_iter, or let the site lower min_count"
+)
 
 
 class FederatedKMeansClient(SummablePoints):
@@ -70,7 +78,11 @@ class FederatedKMeansClient(SummablePoints):
     @partitions(FindCentres, terms=())
     def groups_of_centres(self, request: FindCentres) -> Iterable[Ints]:
         X, weights = self.weighted_points
-        yield self.groups_of_all(child_clusters(X, weights, **_settings(request))[2])
+        _, centres, labels = child_clusters(X, weights, **_settings(request))
+        yield self.groups_of_all(labels)
+        if not are_means(X, weights, centres, labels):
+            self.note(NOT_CONVERGED)
+            yield np.arange(len(self.X))
 
     @handles(SummariseGroups)
     def summarise_groups(self, request: SummariseGroups) -> GroupMeans:
@@ -109,16 +121,35 @@ class FederatedKMeansClient(SummablePoints):
     @handles(SumClippedClusters)
     def sum_clipped_clusters(self, request: SumClippedClusters) -> ClusterSums:
         self.check_unweighted()
-        return ClusterSums(*_sum_clusters(clipped(self.X, request.bounds), request))
+        return ClusterSums(*self._sum_by_rows(request))
 
     @handles(SumClippedWeightedClusters)
     def sum_clipped_weighted_clusters(
         self, request: SumClippedWeightedClusters
     ) -> WeightedClusterSums:
-        weights = self.clipped_weight(request.max_weight)
         return WeightedClusterSums(
-            *_sum_clusters(clipped(self.X, request.bounds), request, weights)
+            *self._sum_by_rows(request, self.clipped_weight(request.max_weight))
         )
+
+    def _sum_by_rows(
+        self, request: SumClippedClusters, weights: Floats | None = None
+    ) -> tuple[NDArray[Any], ...]:
+        """Return the sums of `sum_clusters` for each start, of rounded rows."""
+        X, k = clipped(self.X, request.bounds), request.n_clusters
+        digits = request.sum_digits(self.n_clients or 1)
+        weight = (np.ones(len(X)) if weights is None else weights)[:, np.newaxis]
+        of_starts = []
+        for start, centres in enumerate(_starts(request)):
+            labels, _ = assign(X, centres)
+            squares = np.square(X - centres[labels]).sum(axis=1, keepdims=True)
+            counts: NDArray[Any] = (
+                np.bincount(labels, minlength=k).astype(np.int64)
+                if weights is None
+                else add_rows(weight, digits["counts"], labels, k)[:, 0]
+            )
+            inertia = add_rows(weight * squares, digits["inertias"][start : start + 1])[0, 0]
+            of_starts.append((add_rows(weight * X, digits["sums"], labels, k), counts, inertia))
+        return tuple(map(np.array, zip(*of_starts, strict=True)))
 
     @handles(SumClustersNoisily)
     def sum_clusters_noisily(self, request: SumClustersNoisily) -> NoisyClusterSums:
@@ -144,7 +175,13 @@ class FederatedKMeansClient(SummablePoints):
 def _sum_clusters(
     X: Floats, request: SumClusters, weights: Floats | None = None
 ) -> tuple[NDArray[Any], ...]:
-    """Return the sums of points by their nearest centre, for the centres of each start.
+    """Return the sums of points by their nearest centre, for the centres of each start."""
+    of_starts = [sum_clusters(X, centres, weights) for centres in _starts(request)]
+    return tuple(map(np.array, zip(*of_starts, strict=True)))
+
+
+def _starts(request: SumClusters) -> Floats:
+    """Return the centres of all starts.
 
     Raises
     ------
@@ -153,8 +190,7 @@ def _sum_clusters(
     """
     if not len(request.centres):
         raise Unanswerable("there must be the centres of at least one start, got none")
-    of_starts = [sum_clusters(X, centres, weights) for centres in request.centres]
-    return tuple(map(np.array, zip(*of_starts, strict=True)))
+    return request.centres
 
 
 def _settings(request: FindCentres) -> dict[str, Any]:

@@ -95,9 +95,9 @@ class FederatedKMeans(Clusterer, WeightedFederated):
     ``"one_shot"``.
 
     With ``secure=True``, the server sees the sums over all clients, whose points are clipped to
-    `bounds`. The sums are in fixed point: a coordinate of a centre is wrong by at most
-    ``n_clients**2 * 2**-62 * limit * n_points / count``, where ``limit`` is the largest absolute
-    bound of the feature, and ``count`` the number of points of the cluster.
+    `bounds`. What a row adds is in fixed point: a coordinate of a centre is wrong by at most
+    ``n_clients * n_points**2 * 2**-62 * limit / count``, in addition to rounding, where ``limit``
+    is the largest absolute bound of the feature, and ``count`` the number of points of the cluster.
 
     With `epsilon`, the server sees sums and counts with noise instead, also of clusters without
     points, and the guarantee holds for each row of each client.
@@ -190,7 +190,8 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         """
         The iteration stops when the sum of the centres' squared shifts is at most `tol` times the
         mean variance of the features, as in scikit-learn. At least 0; with 0 it stops when the
-        centres do not move.
+        centres do not move. Sites with a ``min_count`` need 0 for ``"one_shot"``: else the centres
+        can be means of groups that no site knows, and a site sends none.
         """,
     ] = 1e-4
     update_fraction: Annotated[

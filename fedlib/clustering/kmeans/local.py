@@ -19,6 +19,7 @@ from fedlib.kernels.centres import (
     sum_nearest,
 )
 
+MEAN_ROUNDING = 1e-12  # of the largest coordinate
 GROUP_SIZE = 3  # the minimum number of points behind a mean from which starts are drawn
 
 
@@ -109,6 +110,26 @@ def _cluster(
     child = sklearn.cluster.KMeans(n_distinct, **settings).fit(rows, sample_weight=weights)
     found, labels = np.unique(child.labels_, return_inverse=True)
     return child.cluster_centers_[found], labels.astype(np.int64)
+
+
+def are_means(X: Floats, weights: Floats | None, centres: Floats, labels: Ints) -> bool:
+    """Return whether each centre is, up to rounding, the mean of its points.
+
+    Examples
+    --------
+    >>> X, labels = np.array([[0.0], [1.0], [5.0]]), np.array([0, 0, 1])
+    >>> are_means(X, None, np.array([[0.5], [5.0]]), labels)
+    True
+    >>> are_means(X, None, np.array([[0.0], [3.0]]), labels)
+    False
+    """
+    one = np.ones(len(X)) if weights is None else weights
+    counted = labels >= 0
+    totals = np.bincount(labels[counted], one[counted], len(centres))[:, np.newaxis]
+    sums = np.zeros(centres.shape)
+    np.add.at(sums, labels[counted], one[counted, np.newaxis] * X[counted])
+    rounding = MEAN_ROUNDING * np.abs(X).max(axis=0, initial=0)
+    return bool((np.abs(centres * totals - sums) <= rounding * totals).all())
 
 
 def mean_and_squares(X: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:

@@ -38,13 +38,13 @@ from fedlib.clustering.mixtures.private import (
 from fedlib.clustering.mixtures.secure import (
     SumClippedResponsibilities,
     SumClippedWeightedResponsibilities,
+    sum_by_rows,
 )
 from fedlib.clustering.mixtures.start import Start
 from fedlib.core.array_types import Floats
 from fedlib.core.client import handles
 from fedlib.core.messages import Done, Labels, MessageError
 from fedlib.core.validation import count_distinct
-from fedlib.protection.privacy import clipped
 from fedlib.protection.secure.points import SummablePoints
 
 __all__ = ["GaussianMixtureClient"]
@@ -96,7 +96,7 @@ class GaussianMixtureClient(SummablePoints):
         self, request: SumClippedResponsibilities
     ) -> ResponsibilitySums:
         self.check_unweighted()
-        return sum_responsibilities(clipped(self.X, request.bounds), request)
+        return sum_by_rows(self.X, request, request.sum_digits(self.n_clients or 1))
 
     @handles(SumClippedWeightedResponsibilities)
     def sum_clipped_weighted_responsibilities(
@@ -104,7 +104,7 @@ class GaussianMixtureClient(SummablePoints):
     ) -> ResponsibilitySums:
         X, weights = self.counted_points()
         clipped_weights = np.minimum(weights, request.max_weight)
-        return sum_responsibilities(clipped(X, request.bounds), request, clipped_weights)
+        return sum_by_rows(X, request, request.sum_digits(self.n_clients or 1), clipped_weights)
 
     @handles(SumResponsibilitiesNoisily)
     def sum_noisily(self, request: SumResponsibilitiesNoisily) -> NoisyResponsibilitySums:

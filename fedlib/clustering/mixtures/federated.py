@@ -149,8 +149,8 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
     component; if it has one point, this is the point itself. With ``"average"`` it discloses a
     mixture of its own points in every round. With both methods, the client that fits the first
     mixture discloses that mixture. With ``secure=True``, the server sees the sums over all clients,
-    whose points are clipped to `bounds`. These sums are in fixed point: the error of a sum is below
-    ``n_clients**2 * 2**-61`` times the largest possible sum.
+    whose points are clipped to `bounds`. What a row adds is in fixed point: the error of a sum is
+    below ``n_clients * n_points * 2**-61`` times the largest possible sum.
 
     Source: F, §5.1.
 

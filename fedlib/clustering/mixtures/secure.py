@@ -9,6 +9,7 @@ import numpy as np
 
 from fedlib.clustering.mixtures.checks import log_density_range
 from fedlib.clustering.mixtures.covariances import MATRICES, CovarianceType, scatter
+from fedlib.clustering.mixtures.em import log_joint
 from fedlib.clustering.mixtures.flow import MixtureModel, step_of_em
 from fedlib.clustering.mixtures.messages import (
     AssignComponents,
@@ -23,8 +24,8 @@ from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Floats
 from fedlib.core.messages import MessageError
 from fedlib.core.protocol import Flow
-from fedlib.protection.privacy import BoundsArray
-from fedlib.protection.secure.fixed_point import digits_of_limits
+from fedlib.protection.privacy import BoundsArray, clipped
+from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits
 from fedlib.protection.secure.flow import ImpossibleSum
 from fedlib.protection.secure.points import (
     MaxWeight,
@@ -33,6 +34,7 @@ from fedlib.protection.secure.points import (
     farthest,
 )
 
+MAX_TERMS = 2**20  # in memory at a time
 ROUNDING = 2.0**-40  # of the largest products: far more than the digits of a sum lose
 
 
@@ -88,6 +90,57 @@ class SumClippedWeightedResponsibilities(SumClippedResponsibilities):
 
     def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
         return digits_of_limits(self._limits() | {"n_points": self.most}, n_clients)
+
+
+def sum_by_rows(
+    X: Floats,
+    request: SumClippedResponsibilities,
+    digits: Digits,
+    sample_weight: Floats | None = None,
+) -> ResponsibilitySums:
+    """Return the sums of `fedlib.clustering.mixtures.em.sum_responsibilities` over clipped points.
+
+    Each term of a row is rounded to the digits (`add_rows`), and counts as 0 if the densities of
+    its point all underflow: an error would disclose that there is one.
+
+    Raises
+    ------
+    ValueError
+        When the points and the mixture have different numbers of features.
+    """
+    (k, d), kind = request.means.shape, request.covariance_type
+    X, weight = clipped(X, request.bounds), np.ones(len(X))
+    if sample_weight is not None:
+        weight = sample_weight
+    counts, sums, log_likelihood = np.zeros(k), np.zeros((k, d)), 0.0
+    products = np.zeros(request.covariances.shape)
+    size = max(1, MAX_TERMS // d**2)
+    for start in range(0, max(1, len(X)), size):  # without points, too: the errors are the same
+        block, of_rows = X[start : start + size], weight[start : start + size, np.newaxis]
+        joint = log_joint(block, request)
+        with np.errstate(invalid="ignore"):
+            log_density = np.logaddexp.reduce(joint, axis=1, keepdims=True)
+            shares = of_rows * np.exp(joint - log_density)
+            log_likelihood += add_rows(of_rows * log_density, digits["log_likelihood"])[0, 0]
+        counts += add_rows(shares, digits["counts"])[0]
+        for c in range(k):
+            shifted = block - request.means[c]
+            terms = shares[:, [c]] * shifted
+            sums[c] += add_rows(terms, digits["sums"])[0]
+            if kind in MATRICES:
+                outer = (terms[:, :, np.newaxis] * shifted[:, np.newaxis]).reshape(-1, d * d)
+                added = add_rows(outer, digits["products"] * d).reshape(d, d)
+            else:
+                squares = terms * shifted
+                if kind == "spherical":
+                    squares = squares.mean(axis=1, keepdims=True)
+                added = add_rows(squares, digits["products"])
+            products[0 if kind == "tied" else c] += added
+    moments = float(log_likelihood), counts, sums, products
+    if sample_weight is None:
+        return ResponsibilitySums(len(X), *moments)
+    (total,) = add_rows(weight[:, np.newaxis], digits["n_points"]).flat
+    return WeightedResponsibilitySums(float(total), *moments)
 
 
 def secure_em(

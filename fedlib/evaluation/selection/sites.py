@@ -58,8 +58,8 @@ def cross_validate_sites(
     Raises
     ------
     ValueError
-        When ``parts`` are no parts or have base margins, or the splitter does not fit them; and
-        what ``fit`` raises.
+        When ``parts`` are no parts or have base margins, or the splitter does not fit them; when
+        the sites of a fold have no rows; and what ``fit`` raises.
     TypeError
         When the estimator cannot score rows.
 
@@ -88,6 +88,12 @@ def cross_validate_sites(
 
     def score(fitted: Any, held_out: list[Any], _: None = None) -> Any:
         X, y, weights = _pooled(fitted, held_out)
+        if not len(X):
+            empty = [name for name, one in named.items() if any(one is part for part in held_out)]
+            raise ValueError(
+                f"parts must have rows in each fold, but {', '.join(map(repr, empty))} has none:"
+                " leave it out"
+            )
         options = {} if weights is None else {"sample_weight": weights}
         return scorer(fitted, X, y, **options)
 

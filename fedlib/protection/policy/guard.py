@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
 from itertools import compress
 from typing import Annotated, Any
 
@@ -314,7 +315,7 @@ class GuardedClient(Wrapper[GuardedState]):
             self._keep(members=members)
         asked = decode(request.request) if isinstance(request, MaskValues) else request
         for name, allowed in rules.parameters.items():
-            value = getattr(asked, name, allowed)
+            value = asked.effective().get(name, getattr(asked, name, allowed))
             if value is not allowed and not allowed.permits(value):
                 raise Forbidden("parameters", f"{name} must be {allowed}, got {value!r}")
         privacy = privacy_of(request)
@@ -494,27 +495,83 @@ def without_small(
     >>> without_small(groups, 3, np.empty(0, np.int64))
     array([ 0,  0,  0,  0, -1, -1, -1, -1, -1])
     """
-    groups = groups.copy()
-    while True:
-        sizes = sizes_of(groups + 1, weights)
-        sizes[0] = least  # the rows outside of all groups are no group
-        small = sizes[groups + 1] < least
-        if classes is not None and not small.any():
-            cells = _refined(classes, groups)
-            small = sizes_of(cells, weights)[cells] < least
-            rest = small & (groups < 0)
-            if rest.any():  # leave out the smallest group in the class of such a row
-                row = int(np.argmax(rest))
-                same = groups >= 0
-                if len(classes):
-                    same &= classes == classes[row]
-                if not same.any():
-                    return groups
-                candidates = groups[same]
-                small = groups == candidates[np.argmin(sizes[candidates + 1])]
-        if not small.any():
-            return groups
-        groups[np.isin(groups, groups[small & (groups >= 0)])] = -1
+    sizes = sizes_of(groups + 1, weights)
+    groups = np.where(sizes[groups + 1] < least, -1, groups)
+    if classes is not None and (groups >= 0).any():
+        classes = classes if len(classes) else np.zeros(len(groups), np.int64)
+        _leave_out_rests(groups, least, classes, weights, sizes[1:])
+    return groups
+
+
+def _leave_out_rests(
+    groups: Ints, least: int, classes: Ints, weights: Floats | None, sizes: Floats | Ints
+) -> None:
+    """Write -1 for the rows of groups that have few rows of a class, or must hide a small rest.
+
+    First, the class whose rest contains the first row loses its smallest group, also in other
+    classes, until no rest is small. Then the groups with few rows of a class are left out, and the
+    rests that become small grow likewise. A class with a small rest and no group ends it. Each
+    group is left out once, so the time hardly grows faster than the count of rows.
+    """
+    kept = np.flatnonzero(groups >= 0)
+    pairs, first, cells = np.unique(
+        (classes[kept], groups[kept]), axis=1, return_index=True, return_inverse=True
+    )
+    order = np.lexsort((first, sizes[pairs[1]], pairs[0]))
+    candidates = {one: iter(of_one.tolist()) for one, of_one in _parts(pairs[1][order], pairs[0])}
+    by_group = kept[np.argsort(groups[kept], kind="stable")]
+    members = dict(_parts(by_group, groups[by_group]))
+    outside = np.flatnonzero(groups < 0)
+    by_class = outside[np.argsort(classes[outside], kind="stable")]
+    rests = dict(_parts(by_class, classes[by_class]))
+    waiting: list[tuple[int, int]] = []  # a heap: the first row of a rest, and its class
+
+    def is_small(one: int) -> bool:
+        none = np.zeros(len(rests[one]), np.int64)
+        of_rows = None if weights is None else weights[rests[one]]
+        return bool(sizes_of(none, of_rows)[0] < least)
+
+    def note(one: int) -> None:
+        if is_small(one):
+            heappush(waiting, (int(rests[one][0]), one))
+
+    def leave_out(group: int) -> None:
+        rows = members.pop(group)
+        groups[rows] = -1
+        for one in np.unique(classes[rows]).tolist():
+            before = rests.get(one, rows[:0])
+            rests[one] = np.sort(np.append(before, rows[classes[rows] == one]))
+            note(one)
+
+    def hide() -> bool:
+        """Return whether no rest is small at the end."""
+        while waiting:
+            _, one = heappop(waiting)
+            if not is_small(one):
+                continue
+            group = next((one for one in candidates.get(one, iter(())) if one in members), None)
+            if group is None:
+                return False
+            leave_out(group)
+        return True
+
+    for one in rests:
+        note(one)
+    if not hide():
+        return
+    of_rows = None if weights is None else weights[kept]
+    few = sizes_of(cells.reshape(-1), of_rows) < least
+    for group in np.unique(pairs[1][few]).tolist():
+        if group in members:
+            leave_out(group)
+    hide()
+
+
+def _parts(values: Ints, keys: Ints) -> Iterable[tuple[int, Ints]]:
+    """Yield each of the sorted keys (n,) with its values."""
+    if len(keys):
+        found, starts = np.unique(keys, return_index=True)
+        yield from zip(found.tolist(), np.split(values, starts[1:]), strict=True)
 
 
 def _with_groups(reply: Message, kept: Bools) -> Message:

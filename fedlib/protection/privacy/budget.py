@@ -104,7 +104,7 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
         ValueError
             When the file of the memory cannot be read or does not contain charges.
         """
-        return [_charge(value) for value in self.memory.values(KIND)]
+        return [self._read(value) for value in self.memory.values(KIND)]
 
     @property
     def spent(self) -> Fraction | float:
@@ -125,7 +125,7 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
         """
         charge = Charge(protocol, request, privacy.epsilon, privacy.rho)
         with self.memory.records() as records:
-            charges = [_charge(one.value) for one in records if one.kind == KIND]
+            charges = [self._read(one.value) for one in records if one.kind == KIND]
             before, after = self.total(charges), self.total([*charges, charge])
             if after > exact(self.epsilon):
                 raise DisclosureBudgetSpent(
@@ -133,6 +133,15 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
                     f" to {shown(after)}, the budget is {self.epsilon} with delta={self.delta}"
                 )
             records.append(charge.record())
+
+    def _read(self, value: Any) -> Charge:
+        """Return a charge from what the memory keeps."""
+        try:
+            return msgspec.convert(value, Charge)
+        except msgspec.ValidationError as error:
+            raise ValueError(
+                f"{self.memory.path}: a charge must have a protocol and losses: {error}"
+            ) from error
 
     def total(self, charges: list[Charge]) -> Fraction | float:
         """Return the epsilon of charges together, for the budget's delta."""
@@ -145,10 +154,3 @@ def sums_of(charges: list[Charge]) -> tuple[Fraction, Fraction]:
     """Return the sums of epsilon and of rho of charges, without rounding."""
     epsilon = sum((exact(one.epsilon) for one in charges), Fraction())
     return epsilon, sum((exact(one.rho) for one in charges), Fraction())
-
-
-def _charge(value: Any) -> Charge:
-    try:
-        return msgspec.convert(value, Charge)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"a charge must have a protocol and losses: {error}") from error

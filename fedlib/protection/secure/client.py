@@ -162,7 +162,7 @@ class SecureClient(Wrapper[SecureState]):
     def __init__(self, client: Client, identity: Identity, protocol: str = ""):
         super().__init__(client)
         self.identity, self.protocol = identity, protocol
-        client.n_shares = honest_survivors(len(identity.public_keys))
+        client.n_shares, client.masked = honest_survivors(len(identity.public_keys)), True
 
     @property
     def open_requests(self) -> tuple[type[Message], ...]:  # type: ignore[override]

@@ -1,8 +1,8 @@
 """Replies as integers modulo 2**64, so that masks hide them and cancel out exactly.
 
-Integers are sums of integers. A floating-point field has a number of binary digits after the
-point: a value ``x`` is sent as ``rint(x * 2**digits)``. The sum over n clients is wrong by at most
-``n * 2**-(digits + 1)``, in addition to the rounding of the result to float64.
+Integers are sums of integers. A floating-point field has a count of binary digits after the point:
+what a row adds, ``x``, counts as ``rint(x * 2**digits)`` (`add_rows`). The sum over n rows is wrong
+by at most ``n * 2**-(digits + 1)``, in addition to the rounding of sums to float64.
 
 A value that is too large for 64 bits is reduced modulo 2**64, like the sum itself. An error or a
 limit instead would show the server, without masks, that the value is so large. Digits follow from
@@ -20,8 +20,9 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlib.core.array_types import Floats, Words
+from fedlib.core.array_types import Floats, Ints, Words
 from fedlib.core.messages import Message, MessageError, arrays
+from fedlib.kernels.rounded_sums import add_units
 
 Digits = Mapping[str, tuple[int, ...]]
 Reply = TypeVar("Reply", bound=Message)
@@ -152,6 +153,46 @@ def _kinds(reply: type[Message]) -> dict[str, str]:
         else:
             kinds[name] = NUMBERS.get(type(msgspec.inspect.type_info(kind)), "others")
     return kinds
+
+
+def add_rows(
+    terms: ArrayLike, digits: tuple[int, ...], groups: Ints | None = None, n_groups: int = 1
+) -> Floats:
+    """Return sums of what rows add, each term rounded to the last digit.
+
+    So the sum of a site is a sum over its rows, however coarse the digits are, and the sums of two
+    halves add up to that of all rows, modulo 2**64. A term that is not finite counts as 0.
+
+    Parameters
+    ----------
+    terms : array-like (n_rows, n_terms)
+    digits : tuple of int
+        The digits after the point: one number, or one per term.
+    groups : array (n_rows,) of int64, optional
+        The group to which each row adds; by default all rows add to one.
+    n_groups : int, default=1
+
+    Returns
+    -------
+    array (n_groups, n_terms)
+        Rounded to float64, without an error of the summation.
+
+    Examples
+    --------
+    A site with three rows does not show that it has more than one, because each is less than half.
+
+    >>> add_rows([[0.25], [0.25], [0.25]], digits=(0,))
+    array([[0.]])
+    """
+    terms = np.asarray(terms, np.float64)
+    if groups is None:
+        groups = np.zeros(len(terms), np.int64)
+    scales = np.ldexp(np.ones(terms.shape[1]), np.array(digits, np.int32))
+    words, rounded = np.zeros((n_groups, len(scales)), np.int64), np.zeros((n_groups, len(scales)))
+    add_units(terms, scales, groups, words, rounded)
+    sums = words + np.ldexp(np.rint(np.ldexp(rounded - words, -64)), 64)
+    unscaled: Floats = sums / scales
+    return unscaled
 
 
 def to_words(reply: Message, digits: Digits) -> Words:

@@ -121,7 +121,10 @@ class Identity:
             ) from error
         if len(key) != KEY:
             raise ValueError(f"{path} must contain a key of {KEY} bytes, got {len(key)}")
-        return cls(path.stem, key, public_keys, KeyMemory(path))
+        try:
+            return cls(path.stem, key, public_keys, KeyMemory(path))
+        except ValueError as error:
+            raise ValueError(f"{path}, {where}: {error}") from error
 
 
 def read_public_keys(path: Path) -> dict[str, bytes]:

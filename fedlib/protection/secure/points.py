@@ -22,7 +22,7 @@ from fedlib.core.points import MAX_WEIGHT, PointsClient
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
 from fedlib.protection.privacy.bounds import BoundsArray, clipped, from_unit
-from fedlib.protection.secure.fixed_point import digits_of_limits
+from fedlib.protection.secure.fixed_point import add_rows, digits_of_limits
 
 __all__ = [
     "DescribeFeatures",
@@ -198,15 +198,24 @@ class SummablePoints(DescribedPoints):
     def sum_points(self, request: SumPoints) -> PointSums:
         self._check_centre(request)
         self.check_unweighted()
-        shifted = clipped(self.X, request.bounds) - request.centre
-        return PointSums(shifted.sum(axis=0), np.square(shifted).sum(axis=0))
+        return PointSums(**self._point_sums(request, np.ones(len(self.X))))
 
     @handles(SumWeightedPoints)
     def sum_weighted_points(self, request: SumWeightedPoints) -> WeightedPointSums:
         self._check_centre(request)
         weight = self.clipped_weight(request.max_weight)
+        digits = request.sum_digits(self.n_clients or 1)
+        (total,) = add_rows(weight[:, np.newaxis], digits["weight"]).flat
+        return WeightedPointSums(**self._point_sums(request, weight), weight=float(total))
+
+    def _point_sums(self, request: SumPoints, weight: Floats) -> dict[str, Floats]:
         shifted = clipped(self.X, request.bounds) - request.centre
-        return WeightedPointSums(weight @ shifted, weight @ np.square(shifted), float(weight.sum()))
+        digits = request.sum_digits(self.n_clients or 1)
+        terms = {"sums": shifted, "squares": np.square(shifted)}
+        return {
+            name: add_rows(weight[:, np.newaxis] * of_rows, digits[name])[0]
+            for name, of_rows in terms.items()
+        }
 
 
 def agree_on_bounded_features(aggregation: Aggregation, n_bounded: int) -> Flow[Replies]:

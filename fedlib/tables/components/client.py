@@ -32,7 +32,7 @@ class PCAClient(DescribedPoints):
 
     @handles(SumClippedScatter)
     def sum_clipped_scatter(self, request: SumClippedScatter) -> RowTotals:
-        return request.total(self.X, self.n_shares)
+        return request.total(self.X, self)
 
     # Not for `SumClippedScatter`: its bounds tell points of one group apart.
     @partitions(SumScatter, terms=())

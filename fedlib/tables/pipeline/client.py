@@ -177,7 +177,7 @@ class PipelineClient(WrappingClient, SummaryClient):
 
     @handles(SumClippedScatter)
     def sum_clipped_scatter(self, request: SumClippedScatter) -> RowTotals:
-        return request.total(np.nan_to_num(self._preprocessed()), self.n_shares)
+        return request.total(np.nan_to_num(self._preprocessed()), self)
 
     @partitions(SumScatter, terms=())
     def kept_rows(self, request: SumScatter) -> Iterable[Ints]:

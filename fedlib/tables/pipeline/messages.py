@@ -20,6 +20,7 @@ from fedlib.tables.summary.messages import MAX_ROWS, Category, split
 Gaps = Literal["fill", "drop", "keep"]
 Unknown = Literal["ignore", "error"]
 LIMIT = 4 * MAX_NUMBER
+MAX_NEW = 2**14  # columns after preprocessing: 128 KiB per row
 TINY = 1e-200  # a product with a smaller number can be rounded to a multiple of the least float
 KEPT_TEXT = EMPTY + 1  # the kind of a column of text that the protocol takes as it is
 
@@ -121,6 +122,11 @@ class Preprocess(Message):
             raise MessageError("Preprocess.spread must be positive")
         if self.lengths.sum() != len(self.categories):
             raise MessageError("Preprocess.lengths must sum to the number of categories")
+        if self.n_columns > MAX_NEW:
+            raise MessageError(
+                f"Preprocess must give at most {MAX_NEW} columns, one per number and category, got"
+                f" {self.n_columns}; leave out columns of text, or set min_category_count"
+            )
         if self.features and len(self.features) != len(self.kinds):
             raise MessageError("Preprocess.features must have one name per column")
 

@@ -14,6 +14,7 @@ from fedlib.core.columns import RawTable, category_groups, present, read_columns
 from fedlib.core.messages import Message
 from fedlib.core.points import check_weights, with_weights
 from fedlib.protection.row_sums import RowTotals
+from fedlib.protection.secure.fixed_point import add_rows
 from fedlib.protection.secure.points import DescribeFeatures, Features
 from fedlib.tables.summary.agreed import (
     CountKnownCategories,
@@ -129,7 +130,7 @@ class SummaryClient(Client):
 
     @handles(SumWeightedColumns)
     def sum_weighted_columns(self, request: SumWeightedColumns) -> RowTotals:
-        return sum_weighted_columns(self.X, request, self.weight, self.n_shares)
+        return sum_weighted_columns(self.X, request, self.weight, self)
 
     @partitions(SumWeightedColumns, terms=())
     def rows_with_weights(self, request: SumWeightedColumns) -> Iterable[Ints]:
@@ -166,8 +167,12 @@ class SummaryClient(Client):
         scaled = request.scaled(chosen_numbers(table, request.columns))
         counts = table.counts.copy()
         counts[request.columns] = np.count_nonzero(~np.isnan(scaled), axis=0)
-        sums, squares = np.nansum(scaled, axis=0), np.nansum(np.square(scaled), axis=0)
-        return ColumnSums(len(table), counts, sums, squares)
+        terms = {"sums": np.nan_to_num(scaled), "squares": np.nan_to_num(np.square(scaled))}
+        if (digits := self.row_digits(request)) is None:
+            sums = {name: of_rows.sum(axis=0) for name, of_rows in terms.items()}
+        else:
+            sums = {name: add_rows(of_rows, digits[name])[0] for name, of_rows in terms.items()}
+        return ColumnSums(len(table), counts, **sums)
 
     @handles(SumValues)
     def sum_values(self, request: SumValues) -> ValueMoments:

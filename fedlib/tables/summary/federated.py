@@ -101,7 +101,7 @@ class FederatedSummary(WeightedFederated):
 
     With ``secure=True``, the server sees sums over all clients, whose values are clipped to
     `bounds`; texts count as gaps. Counts are exact. A mean is wrong by at most
-    ``n_clients**2 * 2**-61 * width * n_rows / count``, in addition to rounding, where ``width`` is
+    ``n_clients * n_rows**2 * 2**-61 * width / count``, in addition to rounding, where ``width`` is
     the difference of the bounds.
 
     With `schema`, the columns with the classes, the weights and the base margins are described,

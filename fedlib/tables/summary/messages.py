@@ -240,6 +240,10 @@ class CountBins(TableRequest):
     def work(self) -> float:
         return float(len(self.columns))
 
+    def effective(self) -> dict[str, int]:
+        """Return the count of parts of all intervals of a column."""
+        return {"n_bins": int(np.bincount(self.columns).max(initial=0)) * self.n_bins}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.low > self.high).any():

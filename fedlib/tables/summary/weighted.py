@@ -18,6 +18,7 @@ import numpy as np
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_fields import OF_CLIENT
 from fedlib.core.array_types import Bools, Floats, Ints
+from fedlib.core.client import Client
 from fedlib.core.columns import RawTable
 from fedlib.core.messages import Array
 from fedlib.core.protocol import Flow
@@ -55,6 +56,10 @@ class SumWeightedColumns(SumRows):
     @property
     def n_values(self) -> int:
         return 1 + len(self.columns) * (4 + self.n_bins) + len(self.categories)
+
+    def effective(self) -> dict[str, int]:
+        """Return that rare categories are counted, too, if they are in the clear or masked."""
+        return {"min_count": 1} if self.categories and self.privacy is None else {}
 
     def work(self) -> float:
         return float(4 + self.n_bins + len(self.categories))
@@ -103,7 +108,7 @@ def rows_of(table: RawTable, request: SumWeightedColumns, weight: Floats) -> Flo
 
 
 def sum_weighted_columns(
-    table: RawTable, request: SumWeightedColumns, weight: Floats | None, n_shares: int
+    table: RawTable, request: SumWeightedColumns, weight: Floats | None, client: Client
 ) -> RowTotals:
     """Return the sums of a client; without weights they are 1. A text is a gap of a number.
 
@@ -114,7 +119,7 @@ def sum_weighted_columns(
     """
     weight = np.ones(len(table)) if weight is None else weight
     weight = clip_weights(weight, request.max_weight)
-    return request.total(rows_of(table, request, weight), n_shares)
+    return request.total(rows_of(table, request, weight), client)
 
 
 def weighted_summary(

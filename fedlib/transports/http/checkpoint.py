@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedlib.core.client import Client, LostState
 from fedlib.core.file_errors import using_folder
 from fedlib.core.messages import Message, MessageError, decode
 from fedlib.core.records import lock, open_private
@@ -97,6 +98,17 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
             return decode(self.state) if self.state else None
         except MessageError as error:
             raise ValueError(f"state_dir contains an invalid state: {folder}") from error
+
+    def restore(self, client: Client, folder: Path | None) -> None:
+        """Give a client its state, if there is one. ``folder`` is named in errors."""
+        if self.state:
+            try:
+                client.state = self.decoded(folder)
+            except LostState as error:
+                raise ValueError(
+                    f"state_dir {folder} contains the state of another client: {error}; remove it"
+                    " to start without a state"
+                ) from error
 
     @classmethod
     def load(cls, folder: Path | None, run: str, client: str) -> Checkpoint:

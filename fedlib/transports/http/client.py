@@ -345,8 +345,7 @@ class ClientLoop:
         client = make if isinstance(make, Client) else make(welcome.protocol)
         client.enter(welcome.client, welcome.n_clients or None, welcome.run)
         self.checkpoint = Checkpoint.load(self.folder, welcome.run, welcome.client)
-        if self.checkpoint.state:
-            client.state = self.checkpoint.decoded(self.folder)
+        self.checkpoint.restore(client, self.folder)
         client.problems = self.checkpoint.problems
         response, pauses = None, Pauses()
         while True:

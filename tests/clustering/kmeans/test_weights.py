@@ -232,6 +232,20 @@ def test_small_groups_are_left_out_with_their_weights_and_rows_of_weight_0_are_n
     assert guarded.answer(SummariseGroups(0)).n_points == 5
 
 
+def test_centres_that_are_no_means_of_their_points_are_left_out():
+    """They can be the means of fewer rows, which the last assignment does not show."""
+    X = np.round(np.random.default_rng(1).lognormal(3, 0.5, (200, 1)), 3)
+    sent = {}
+    for weights in (None, np.ones(200)):
+        for tol, max_iter in ((1e9, 1), (0.0, 300)):
+            client = FederatedKMeansClient(X if weights is None else (X, weights))
+            guarded = GuardedClient(client, Policy.from_dict({"min_count": 10}), "kmeans")
+            reply = guarded.answer(FindCentres(4, 0.25, 1, max_iter, tol, 0))
+            sent[tol] = len(reply.centres)
+            assert any("use tol=0" in one for one in client.problems) == (tol > 0)
+        assert sent[1e9] == 0 < sent[0.0]
+
+
 @pytest.mark.parametrize("far", [20, 100, 1e4])
 @pytest.mark.parametrize("n_sites", [2, 5])
 def test_starts_are_drawn_by_weight(far, n_sites):

@@ -35,6 +35,14 @@ def test_each_site_is_scored_by_a_model_of_the_others():
     assert result["test_sites"] == [("0",), ("1",), ("2",), ("3",)]
 
 
+def test_a_site_without_rows_cannot_be_a_fold():
+    parts = {"N": TABLES[0], "E": TABLES[1], "S": X[:0], "W": TABLES[2]}
+    with pytest.raises(ValueError, match="must have rows in each fold, but 'S' has none: leave it"):
+        cross_validate_sites(KMEANS, parts)
+    scores = cross_validate_sites(KMEANS, parts, cv=LeaveOneGroupOut(), groups=[0, 1, 1, 2])
+    assert len(scores["test_score"]) == 3
+
+
 def test_splitters_of_scikit_learn_split_the_sites():
     parts = dict(zip("NESW", LABELLED, strict=True))
     result = cross_validate_sites(

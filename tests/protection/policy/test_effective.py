@@ -1,6 +1,7 @@
 """A rule about a parameter holds for the requests of approximate DBSCAN that follow from it."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from all_protocols import CASES, make_client
 
@@ -12,6 +13,10 @@ from fedlib.core.messages import Declined, MessageError, decode, encode
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Privacy
 from fedlib.sites.site import make_estimator
+from fedlib.tables.summary.client import SummaryClient
+from fedlib.tables.summary.keys import to_keys
+from fedlib.tables.summary.messages import CountBins
+from fedlib.tables.summary.weighted import SumWeightedColumns
 from fedlib.testing import Recorder
 
 PLACE = np.zeros(1, np.int64), np.array([10])
@@ -44,6 +49,32 @@ def test_a_request_with_other_cells_than_it_states_cannot_be_made(given):
             kind(0.001, *PLACE, **given, **more)
         with pytest.raises(MessageError):
             kind(1.0, PLACE[0][:0], PLACE[1][:0], eps=1.0, rho=0.5, **more)
+
+
+NOTHING = (), False, np.empty(0, np.int64), np.empty(0)
+
+
+def test_many_intervals_of_one_column_are_many_bins():
+    ends = np.linspace(0.0, 100.0, 1001)
+    low, high = to_keys(ends[:-1]), to_keys(ends[1:])
+    rules = {"protocols": {"summary": {"parameters": {"n_bins": {"max": 10}}}}}
+    for n, permitted in ((10, True), (11, False), (1000, False)):
+        request = CountBins(*NOTHING, np.zeros(n, np.int64), low[:n], high[:n], 1)
+        site = GuardedClient(
+            SummaryClient(np.arange(50.0)[:, None]), Policy.from_dict(rules), "summary"
+        )
+        assert (site.answer(request) != Declined("parameters")) == permitted
+
+
+def test_weighted_sums_count_rare_categories_which_a_rule_forbids():
+    table = pd.DataFrame({"town": ["often"] * 49 + ["rare"], "age": np.arange(50.0)})
+    rules = {"protocols": {"summary": {"parameters": {"min_count": {"min": 10}}}}}
+    bounds, age, town = np.array([[0.0], [100.0]]), np.array([1]), np.array([0])
+    for texts, names, permitted in ((town, ("often", "rare"), False), (town[:0], (), True)):
+        lengths = np.full(len(texts), len(names))
+        request = SumWeightedColumns(bounds, age, 0, 1.0, texts, lengths, names)
+        site = GuardedClient(SummaryClient(table), Policy.from_dict(rules), "summary")
+        assert (site.answer(request) != Declined("parameters")) == permitted
 
 
 # Every parameter that a rule can be about -------------------------------------------------------

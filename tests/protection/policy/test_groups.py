@@ -320,3 +320,54 @@ def test_requests_of_other_protocols_fail_for_all_rows():
     with pytest.raises(TypeError, match="has no handler for SumClippedScatter"):
         site.answer(SumClippedScatter(np.array([[0.0], [1.0]])))
     assert site.answer(CountCells(1.0)).counts.tolist() == [60]
+
+
+def one_after_the_other(groups, least, classes, weights):
+    """Do the same as `without_small` by looking at all rows again for each group."""
+    groups = groups.copy()
+    while True:
+        sizes = sizes_of(groups + 1, weights)
+        sizes[0] = least
+        small = sizes[groups + 1] < least
+        if classes is not None and not small.any():
+            cells = _refined(classes, groups)
+            small = sizes_of(cells, weights)[cells] < least
+            rest = small & (groups < 0)
+            if rest.any():
+                row = int(np.argmax(rest))
+                same = groups >= 0
+                if len(classes):
+                    same &= classes == classes[row]
+                if not same.any():
+                    return groups
+                candidates = groups[same]
+                small = groups == candidates[np.argmin(sizes[candidates + 1])]
+        if not small.any():
+            return groups
+        groups[np.isin(groups, groups[small & (groups >= 0)])] = -1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_small_groups_are_left_out_as_if_one_after_the_other(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(1000):
+        n, least = int(rng.integers(0, 40)), int(rng.integers(1, 6))
+        groups = rng.integers(-1, max(1, int(rng.integers(1, 15))), n)
+        classes = (None, np.empty(0, np.int64), rng.integers(0, rng.integers(1, 8), n))
+        weights = rng.choice([0, 0.5, 1, 1, 1, 2, 3, 10.0], n)
+        arguments = (
+            groups,
+            least,
+            classes[int(rng.integers(3))],
+            None if rng.random() < 0.5 else weights,
+        )
+        expected = one_after_the_other(*arguments)
+        assert without_small(*arguments).tolist() == expected.tolist(), arguments
+
+
+def test_a_rest_in_each_of_many_classes_is_hidden():
+    """Each of 20,000 classes must leave out one group. Looking at all rows again takes hours."""
+    classes = np.repeat(np.arange(20_000), 10)
+    groups = 3 * classes + np.tile([0] * 5 + [1] * 4 + [2], 20_000)
+    left = without_small(groups, 2, classes)
+    assert np.count_nonzero(left < 0) == 5 * 20_000

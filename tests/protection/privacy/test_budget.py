@@ -87,7 +87,7 @@ def test_a_damaged_file_is_no_fresh_budget(tmp_path):
     path = tmp_path / "spent.jsonl"
     for damaged, message in {
         '{"protocol": "toy"}\n': "must contain one record per line",
-        '["charge", "toy", {"epsilon": -1}]\n': "a charge must have a protocol and losses",
+        '["charge", "toy", {"epsilon": -1}]\n': "spent.jsonl: a charge must have a",
     }.items():
         path.write_text(damaged)
         with pytest.raises(ValueError, match=message):

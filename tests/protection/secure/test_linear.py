@@ -10,13 +10,15 @@ from fedlib.boosting.histogram_messages import SumHistograms
 from fedlib.boosting.messages import BeginBoosting
 from fedlib.core.messages import Message, registry
 from fedlib.core.site_memory import TableMemory
-from fedlib.protection.secure import WrongDigits
-from fedlib.protection.secure.fixed_point import check_digits
+from fedlib.protection.secure import SecureClient, WrongDigits, simulated_identities
+from fedlib.protection.secure.fixed_point import check_digits, to_words
 from fedlib.protection.secure.points import CountPoints, PointCount
 from fedlib.tables.summary.agreed import CountKnownCategories
 from fedlib.tables.summary.client import SummaryClient
+from fedlib.tables.summary.weighted import SumWeightedColumns
 
 NOTHING = (), False, np.empty(0, np.int64), np.empty(0)
+IDENTITY = simulated_identities(["A", "B", "C"])["A"]
 TABLE = pd.DataFrame({"diagnosis": ["rare"] * 3 + ["common"] * 57})
 
 
@@ -107,3 +109,22 @@ def test_no_sum_of_a_site_is_clipped_to_a_limit_of_the_request():
     ]
     assert replies[0] == replies[1]
     assert replies[0].weight == 9 < replies[0].roots[0]
+
+
+def weight_in_units(n_rows, max_weight):
+    """Return the integer that a site with so many equal rows masks for the sum of their weights."""
+    client = SummaryClient(np.full((n_rows, 1), 0.5))
+    SecureClient(client, IDENTITY)
+    nothing = np.empty(0, np.int64)
+    request = SumWeightedColumns(
+        np.array([[0.0], [1.0]]), np.array([0]), 0, max_weight, nothing, nothing, ()
+    )
+    return int(to_words(client.answer(request), client.sum_digits(request))[2])
+
+
+def test_coarse_digits_do_not_show_how_large_a_sum_is():
+    """A site rounds what a row adds. Its rounded sum would show whether it is above half a unit."""
+    limits = np.logspace(0, 12, 60).tolist()
+    small, large = (np.array([weight_in_units(n, one) for one in limits]) for n in (3, 60))
+    assert (large == 20 * small).all()
+    assert small[0] > 0 == small[-1]

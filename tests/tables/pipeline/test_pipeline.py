@@ -552,6 +552,14 @@ def rules(**changes):
         ({"categories": ("a",)}, "lengths must sum to the number of categories"),
         ({"features": ("x", "y")}, "features must have one name per column"),
         ({"gaps": "guess"}, "Invalid enum value|not a message"),
+        (
+            {
+                "kinds": np.ones(1, np.uint8),
+                "lengths": np.array([2**14 + 1]),
+                "categories": tuple(map(str, range(2**14 + 1))),
+            },
+            "at most 16384 columns, one per number and category, got 16385; leave out",
+        ),
     ],
 )
 def test_impossible_rules_are_refused(changes, message):

@@ -12,6 +12,7 @@ import pytest
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.core.file_errors import FolderError
 from fedlib.core.messages import Labels, encode
+from fedlib.protection.policy import GuardedClient
 from fedlib.transports.http import Checkpoint, join, kept_state, new_token
 from fedlib.transports.http.checkpoint import reserved
 
@@ -44,6 +45,15 @@ def test_the_state_of_a_checkpoint_can_be_read(tmp_path):
     Checkpoint("run", "0", 2, b"reply", b"state").save(tmp_path)
     with pytest.raises(ValueError, match="state_dir contains an invalid state"):
         kept_state(tmp_path)
+
+
+def test_the_state_of_another_client_is_refused(tmp_path):
+    """As after the folder of an unprotected site is used for one with a key or a policy."""
+    client = GuardedClient(HorizontalDBSCANClient([[0.1]]))
+    state = encode(Labels(np.array([0])))
+    with pytest.raises(ValueError, match=f"^state_dir {tmp_path} contains the state of another"):
+        Checkpoint("run", "0", 2, b"reply", state).restore(client, tmp_path)
+    Checkpoint("run", "0", 2, b"reply", encode(client.state)).restore(client, tmp_path)
 
 
 def test_the_format_of_the_file_stays(tmp_path):

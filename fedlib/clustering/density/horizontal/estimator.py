@@ -174,7 +174,8 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
         OptionalBounds,
         """
         For ``secure=True`` and `epsilon`: the smallest and the largest coordinates. The grid
-        between them has at most 2**24 cells. A client sends 8 bytes per cell, occupied or not.
+        between them has at most 2**24 cells, with `epsilon` five million unless the sites permit
+        more (``max_work`` of a policy). A client sends 8 bytes per cell, occupied or not.
         """,
     ] = None
     epsilon: Annotated[
