@@ -37,7 +37,7 @@ def problem_of_work(request: Message, most: float) -> str:
     --------
     >>> from fedlib.clustering.kmeans.messages import FindCentres
     >>> problem_of_work(FindCentres(3, 0.25, n_init=2**40, max_iter=300, tol=0.0, seed=0), MAX_WORK)
-    'FindCentres needs 3.4e+16 operations per row and feature, more than max_work=1e+08'
+    'FindCentres needs 4.53e+16 operations per row and feature, more than max_work=1e+08'
     """
     name, work, n_values = type(request).__name__, work_of(request), request.memory()
     if work > most:

@@ -30,6 +30,7 @@ MAX_MEAN = 1.01 * MAX_COORDINATE
 MAX_CENTRE = 2 * MAX_MEAN
 MAX_SQUARES = 1e240
 MAX_POINTS = 2**40
+START = 100  # iterations: what a start of scikit-learn costs at least
 ROUNDING = 1e-9  # of sums of weights that are added in another order
 
 Positive = Annotated[int, msgspec.Meta(gt=0, le=2**40)]
@@ -70,7 +71,8 @@ class FindCentres(Message):
     seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
     def work(self) -> float:
-        return float(self.n_init * self.max_iter) * (self.n_clusters + STEP)
+        iterations = self.n_init * float(self.max_iter + START)
+        return iterations * (self.n_clusters + STEP)
 
     def accept(self, reply: Message) -> Message:
         n_centres = len(cast(LocalCentres, reply).counts)
