@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from fedlib import datasets
-from fedlib.testing import Recorder
+from fedlib.testing import Recorder, seeded_noise
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(Path(__file__).parent))  # importlib mode does not let tests import neighbours
@@ -49,6 +49,13 @@ def state_folder(request, tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.getbasetemp() / "state" / f"{test:08x}"
     monkeypatch.setenv("FEDLIB_STATE", str(folder))
     return folder
+
+
+@pytest.fixture
+def fixed_noise():
+    """Draw the noise of clients from a seed: a test of noisy results fails always or never."""
+    with seeded_noise(0):
+        yield
 
 
 @pytest.fixture

@@ -355,6 +355,7 @@ def test_several_levels_have_no_r2(options):
         model.score(X, y)
 
 
+@pytest.mark.usefixtures("fixed_noise")
 @pytest.mark.parametrize("options", [EXPECTILE])
 def test_an_expectile_with_noise(options):
     X, y = make_numbers()

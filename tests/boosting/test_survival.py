@@ -145,6 +145,7 @@ def test_masked_sums_give_the_same_trees():
         FederatedXGBRegressor(4, secure=True, max_target=9.0, **common).fit(deal(X, y, 3))
 
 
+@pytest.mark.usefixtures("fixed_noise")
 def test_noise_needs_no_guess():
     """Gradients of all rows lie within ±15, and the first prediction does not depend on rows."""
     X, y = make_times()

@@ -124,6 +124,7 @@ def test_weights_are_clipped_to_the_largest_one(max_weight):
     np.testing.assert_allclose(model.cluster_centers_, wanted.cluster_centers_, rtol=1e-12)
 
 
+@pytest.mark.usefixtures("fixed_noise")
 def test_noisy_sums_of_weights_are_near_those_without_noise():
     """With this epsilon, the standard deviation of a centre's noise is below 0.01."""
     options = LLOYD | {"max_iter": 4}

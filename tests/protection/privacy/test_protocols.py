@@ -200,6 +200,7 @@ def test_hopeless_noise_gives_a_valid_model(estimator):
     assert len(model.predict(POINTS)) == len(POINTS)
 
 
+@pytest.mark.usefixtures("fixed_noise")
 @each_estimator
 @seeded_noise(0)
 @pytest.mark.parametrize("noise", [{}, {"delta": 1e-6}, {"secure": True, "delta": 1e-6}], ids=str)

@@ -291,6 +291,7 @@ def test_bounds_are_the_limits_of_the_schema():
         HorizontalDBSCAN(10.0, 4, secure=True, schema=schema_of("age", "sex")).protocol()
 
 
+@pytest.mark.usefixtures("fixed_noise")
 def test_a_summary_with_a_schema_asks_for_no_extremes_of_limited_columns():
     model = FederatedSummary(schema=schema_of("age", "sex"), min_category_count=1).fit(PARTS)
     assert model.to_frame().loc["age", ["min", "max"]].isna().all()

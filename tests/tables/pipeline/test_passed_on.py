@@ -189,6 +189,7 @@ def limited_schema(names):
     )
 
 
+@pytest.mark.usefixtures("fixed_noise")
 @pytest.mark.parametrize("protection", [{"secure": True}, {"epsilon": 1e5}], ids=str)
 @pytest.mark.parametrize("pca", [None, 1])
 def test_rows_of_weight_0_do_not_shape_a_protected_preprocessing(protection, pca):

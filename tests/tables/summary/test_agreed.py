@@ -283,6 +283,7 @@ WAYS = [(way, kind) for way in ("frames", "files", "tables") for kind in KINDS]
 WAYS.remove(("tables", {"secure": True}))  # the programs of sites would need keys
 
 
+@pytest.mark.usefixtures("fixed_noise")
 @pytest.mark.parametrize(("source", "options"), WAYS)
 def test_gaps_are_counted_before_they_are_filled_and_the_target_is_described(
     source, options, tmp_path
