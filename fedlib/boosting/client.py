@@ -21,7 +21,7 @@ from fedlib.boosting.descriptions import (
     TargetSums,
     TrainingDescription,
     first_size,
-    masked_target_sums,
+    reply_of_targets,
     target_sums,
 )
 from fedlib.boosting.first_scores import (
@@ -40,7 +40,7 @@ from fedlib.core.array_types import Bools, Floats32, Ints
 from fedlib.core.client import Unanswerable, handles, partitions
 from fedlib.core.labels import read_classes
 from fedlib.core.messages import Message
-from fedlib.protection.secure.fixed_point import add_rows
+from fedlib.protection.secure.fixed_point import add_rows, summed
 
 __all__ = ["BoostingClient", "RegressionClient"]
 
@@ -127,12 +127,11 @@ class BoostingClient(TreeClient):
     def sum_classes(self, request: SumClasses) -> ClassSums:
         trains = self._training_rows()
         of_rows, weight = self._codes(request.classes), self._limited_weight(request.max_weight)
-        digits = request.sum_digits(self.n_clients or 1)
-        of_training = weight[trains, np.newaxis]
-        n_classes, shift = len(request.classes), self._shift(request.learning_rate)
-        weights = add_rows(of_training, digits["weights"], of_rows[trains], n_classes)[:, 0]
-        (shifts,) = add_rows(of_training * np.float64(shift), digits["shift"]).flat
-        return ClassSums(weights, float(shifts))
+        digits, of_training = self.row_digits(request), weight[trains, np.newaxis]
+        places, shift = of_rows[trains], self._shift(request.learning_rate)
+        weights = add_rows(of_training, digits, "weights", places, len(request.classes))
+        shifts = add_rows(of_training * np.float64(shift), digits, "shift")[0, 0]
+        return summed(ClassSums, digits, weights=weights[:, 0], shift=shifts)
 
     def _codes(self, classes: Sequence[Class]) -> Ints:
         """Return the index of each row's class; an unknown class counts as the first one.
@@ -225,8 +224,8 @@ class RegressionClient(TreeClient):
     def sum_targets(self, request: SumTargets) -> TargetSums:
         trains, weight = self._training_rows(), self._limited_weight(request.max_weight)
         y = self._allowed(request.objective, request.max_target)
-        shift, digits = self._shift(request.learning_rate), request.sum_digits(self.n_clients or 1)
-        return masked_target_sums(request, y[trains], weight[trains], shift, digits)
+        shift, digits = self._shift(request.learning_rate), self.row_digits(request)
+        return reply_of_targets(request, y[trains], weight[trains], shift, digits)
 
     def _counted_targets(self, request: SumResiduals | CountTargets) -> tuple[Floats32, Floats32]:
         """Return the targets and the weights of the training rows, limited to those of a run."""

@@ -27,7 +27,7 @@ from fedlib.boosting.objectives import OBJECTIVES, Parameter, check_parameter, u
 from fedlib.core.array_types import Floats32
 from fedlib.core.columns import EMPTY
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
-from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits
+from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits, summed
 from fedlib.protection.secure.points import NumberOfPoints
 
 __all__ = [
@@ -287,15 +287,21 @@ def target_sums(y: Floats32, weight: Floats32, objective: str, parameter: Parame
     return replace(sums, gradient=gradient, hessian=hessian)
 
 
-def masked_target_sums(
-    request: SumTargets, y: Floats32, weight: Floats32, shift: float, digits: Digits
+def reply_of_targets(
+    request: SumTargets, y: Floats32, weight: Floats32, shift: float, digits: Digits | None
 ) -> TargetSums:
-    """Return the reply of a client with the targets ``y`` (n_rows,); each term is rounded.
+    """Return the reply of a client with the targets ``y`` (n_rows,).
 
-    ``shift`` is the difference of the preferred learning rate to that of the request.
+    ``shift`` is the difference of the preferred learning rate to that of the request. With
+    ``digits``, each term of a row is rounded to them (`add_rows`).
     """
+    if digits is None:
+        sums = target_sums(y, weight, request.objective, request.parameter)
+        fields = {name: getattr(sums, name) for name in TargetSums.__struct_fields__[:-1]}
+        return TargetSums(**fields, shift=sums.weight * shift)
     chosen, one, wide = OBJECTIVES[request.objective], weight.astype(np.float64), y.astype(float)
-    terms = {"weight": one, "shift": one * shift}
+    terms = dict.fromkeys(TargetSums.__struct_fields__, np.zeros(len(one)))
+    terms |= {"weight": one, "shift": one * shift}
     if chosen.n_columns == 1:
         terms |= {"total": one * wide, "squares": one * wide**2}
         if chosen.estimate == "sums":
@@ -303,9 +309,8 @@ def masked_target_sums(
             at_zero = np.zeros((len(y), 1), np.float32)
             rows = chosen.gradients(at_zero, y, weight, request.parameter, bits)[0]
             terms["gradient"], terms["hessian"] = np.ldexp(rows, -bits).T
-    sums = {name: add_rows(of_rows[:, np.newaxis], digits[name]) for name, of_rows in terms.items()}
-    absent = dict.fromkeys(set(TargetSums.__struct_fields__) - set(sums), 0.0)
-    return TargetSums(**absent, **{name: float(total.item()) for name, total in sums.items()})
+    found = {k: add_rows(of_rows[:, None], digits, k)[0, 0] for k, of_rows in terms.items()}
+    return summed(TargetSums, digits, **found)
 
 
 def first_size(

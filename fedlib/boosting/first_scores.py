@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib.boosting.checks import reasons
 from fedlib.boosting.cuts import float_keys, float_values
@@ -45,7 +46,7 @@ from fedlib.core.array_types import Floats, Floats32, Ints
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow, Replies
 from fedlib.kernels.levels import weighted_roots
-from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits
+from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits, summed
 from fedlib.protection.secure.points import NumberOfPoints
 
 if TYPE_CHECKING:  # a site does not need the estimators' parameters
@@ -265,12 +266,13 @@ def residual_sums(
     gradients = np.zeros((len(request.parameters), 2))
     chosen = OBJECTIVES[request.objective].gradients
     if digits is not None:
-        (total,) = add_rows(weight[:, np.newaxis], digits["weight"]).flat
-        bits = min(digits["gradients"])
-        for of_parameter, parameter in zip(gradients, request.parameters, strict=True):
+        found, bits = np.zeros(gradients.shape, np.int64), min(digits["gradients"])
+        for i, parameter in enumerate(request.parameters):
             rows = np.ldexp(chosen(margins, y, weight, parameter, bits)[0], -bits)
-            of_parameter[:] = add_rows(rows, digits["gradients"])[0]
-        return ResidualSums(float(total), add_rows(roots, digits["roots"])[0], gradients)
+            found[i] = add_rows(rows, digits, "gradients")[0]
+        weights = add_rows(weight[:, np.newaxis], digits, "weight")[0, 0]
+        of_roots = add_rows(roots, digits, "roots")[0]
+        return summed(ResidualSums, digits, weight=weights, roots=of_roots, gradients=found)
     sums = LabelSums(fsum(weight), total=fsum(weight * wide), squares=fsum(weight * wide**2))
     for of_parameter, parameter in zip(gradients, request.parameters, strict=True):
         if (size := max(request.limits(sums, parameter))) > 0:
@@ -288,16 +290,18 @@ def target_counts(
     With ``digits``, each weight is rounded to them (`add_rows`).
     """
 
-    def weights(part: Ints) -> Floats:
-        inside, of_rows = part[part >= 0], weight[part >= 0]
-        if digits is None:
-            return np.bincount(inside, of_rows, N_PARTS).astype(np.float64)
-        return add_rows(of_rows[:, np.newaxis], digits["weights"], inside, N_PARTS)[:, 0]
+    def weights(part: Ints) -> NDArray[Any]:
+        inside, of_rows = part[part >= 0], weight[part >= 0, np.newaxis]
+        sums: NDArray[Any] = add_rows(of_rows, digits, "weights", inside, N_PARTS)[:, 0]
+        return sums
 
     counted = [weights(part) for part in request.groups(y)]
-    return TargetCounts(
-        np.array(counted, np.float64).reshape(-1, N_PARTS),
-        int(np.count_nonzero((weight != 0) & (weight != 1))),
+    kind = np.float64 if digits is None else np.int64
+    return summed(
+        TargetCounts,
+        digits,
+        weights=np.array(counted, kind).reshape(-1, N_PARTS),
+        n_weighted=int(np.count_nonzero((weight != 0) & (weight != 1))),
     )
 
 

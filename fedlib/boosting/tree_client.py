@@ -60,7 +60,7 @@ from fedlib.kernels.proposals import (
     weigh_slots,
 )
 from fedlib.protection.privacy import add_noise
-from fedlib.protection.secure.fixed_point import add_rows
+from fedlib.protection.secure.fixed_point import add_rows, summed
 from fedlib.protection.secure.points import DescribeFeatures
 
 SumRows = Callable[[Growing, BuildHistograms, splits.Decisions, Ints], tuple[Ints32, Any, bool]]
@@ -178,8 +178,9 @@ class TreeClient(GrowingRows):
             weight = float(weights.sum(dtype=np.float64))
             return ResidualSums(weight, sum_in_order(roots), nothing)
         # Not clipped: behind masks, a limit on a site's own sum would be a threshold.
-        (weight,) = add_rows(weights[:, None], digits["weight"]).flat
-        return ResidualSums(float(weight), add_rows(roots, digits["roots"])[0], nothing)
+        weight_of_rows = add_rows(weights[:, None], digits, "weight")[0, 0]
+        sums = add_rows(roots, digits, "roots")[0]
+        return summed(ResidualSums, digits, weight=weight_of_rows, roots=sums, gradients=nothing)
 
     @handles(EvaluateSplits)
     def evaluate_splits(self, request: EvaluateSplits) -> CandidateSums:
@@ -315,10 +316,11 @@ class TreeClient(GrowingRows):
     @handles(SumHistograms)
     def sum_histograms(self, request: SumHistograms) -> SummableHistograms:
         sums, state = self._sum_bins(request, self._unchecked_gradients), self.recall(Growing)
-        digits, losses = request.sum_digits(self.n_clients or 1), self._losses(state)
-        (loss,) = add_rows(np.clip(losses, 0.0, request.max_loss)[:, None], digits["loss"]).flat
-        (weight,) = add_rows(self._weights(state)[:, None], digits["weight"]).flat
-        return SummableHistograms(sums, float(loss), float(weight))
+        digits, losses = self.row_digits(request), self._losses(state)[:, None]
+        loss = add_rows(np.clip(losses, 0.0, request.max_loss), digits, "loss")
+        weight = add_rows(self._weights(state)[:, None], digits, "weight")
+        fields = {"sums": sums, "loss": loss[0, 0], "weight": weight[0, 0]}
+        return summed(SummableHistograms, digits, **fields)
 
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         if isinstance(request, SumNoisyHistograms):  # the handler checks that these are the bits

@@ -62,6 +62,25 @@ class WrappedState(Message):
 State = TypeVar("State", bound=WrappedState)
 
 
+class Passed:
+    """An attribute that a client also sets at the client that it wraps, whenever it is set."""
+
+    def __set_name__(self, owner: type[Client], name: str) -> None:
+        self.name = name
+
+    def __get__(self, client: Client | None, owner: type[Client]) -> Any:
+        return getattr(Client, self.name) if client is None else self.of(client)
+
+    def of(self, client: Client) -> Any:
+        """Return the value of a client."""
+        return vars(client).get(self.name, getattr(Client, self.name))
+
+    def __set__(self, client: Any, value: Any) -> None:
+        vars(client)[self.name] = value
+        if client.inner is not None:
+            setattr(client.inner, self.name, value)
+
+
 class Wrapper(Client, Generic[State]):
     """Base class of clients around the client of a protocol.
 
@@ -77,6 +96,7 @@ class Wrapper(Client, Generic[State]):
     """
 
     state_class: type[State]
+    max_work = Passed()
 
     def __init__(self, client: Client):
         self.inner = client
@@ -158,6 +178,7 @@ class WrappingClient(Client):
     """
 
     wraps: ClassVar[str] = "client_class"
+    masked, n_shares, max_work, memory = Passed(), Passed(), Passed(), Passed()
     inner: Client | None = None
     inner_rows: Ints | None = None
     prepares: ClassVar[type[Message]]

@@ -305,9 +305,13 @@ class CountClassScores(SumRows, kw_only=True):
         client : Client
         """
         probabilities, codes = X
+        one = np.ones((len(codes), 1))
+        counts = [
+            self.add(one * (groups[:, np.newaxis] == np.arange(n)), client)
+            for groups, n in self.groups(probabilities, codes)
+        ]
         errors = self.add(errors_of(probabilities, codes), client)
-        counts = [self._counts(groups, n) for groups, n in self.groups(probabilities, codes)]
-        return ClassScoreTotals(self.noisy(np.concatenate([*counts, errors]), client))
+        return cast(ClassScoreTotals, self.finished(np.concatenate([*counts, errors]), client))
 
     def groups(self, probabilities: Floats, codes: Ints) -> Iterator[tuple[Ints, int]]:
         """Yield the group of each row (n_rows,) in each partition, and the number of groups."""
@@ -316,9 +320,6 @@ class CountClassScores(SumRows, kw_only=True):
         for k in range(n_classes):
             bins = bins_of(probabilities[:, k], self.n_bins)
             yield self.n_bins * (codes == k) + bins, 2 * self.n_bins
-
-    def _counts(self, groups: Ints, n_groups: int) -> Floats:
-        return np.bincount(groups, minlength=n_groups).astype(np.float64)
 
     def parts(self, reply: ClassScoreTotals) -> ClassTotals:
         """Return the values of a reply, or of a sum of replies."""

@@ -8,11 +8,11 @@ HALF, MODULUS = 2.0**63, 2.0**64
 
 
 @kernel
-def add_units(terms, scales, groups, words, rounded):
+def add_units(terms, scales, groups, words):
     """Add what rows add (n, m), in units of 1 / ``scales`` (m,), to sums (k, m) of their groups.
 
     Each term is rounded to an integer, and is left out if it is not finite. ``words`` of int64 are
-    sums modulo 2**64; ``rounded`` are the same sums as floats. Both are 0 at the start.
+    the sums modulo 2**64, and 0 at the start.
     """
     for i in range(terms.shape[0]):
         group = groups[i]
@@ -20,9 +20,7 @@ def add_units(terms, scales, groups, words, rounded):
             units = np.rint(terms[i, j] * scales[j])
             if abs(units) < HALF:
                 words[group, j] += np.int64(units)
-                rounded[group, j] += units
             elif np.isfinite(units):  # a multiple of 2**11, so the remainder is exact
                 rest = np.fmod(units, MODULUS)
                 rest -= MODULUS * np.rint(rest / MODULUS)
                 words[group, j] += np.int64(rest if rest < HALF else -HALF)
-                rounded[group, j] += units

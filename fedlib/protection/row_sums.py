@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib.core.array_types import Floats
 from fedlib.core.client import Client
@@ -16,7 +17,7 @@ from fedlib.core.messages import Array, Message
 from fedlib.core.privacy_loss import Privacy
 from fedlib.protection.privacy.messages import NOISY, NoisyRequest
 from fedlib.protection.privacy.noise import add_noise, quantise
-from fedlib.protection.secure.fixed_point import add_rows, digits_for
+from fedlib.protection.secure.fixed_point import add_rows, digits_for, summed
 from fedlib.protection.secure.points import NumberOfPoints
 
 FIRST_ROWS = 2**31  # of all clients, until a first sum has counted them
@@ -66,26 +67,25 @@ class SumRows(NoisyRequest, kw_only=True):
 
     def total(self, X: Any, client: Client) -> RowTotals:
         """Return the reply of a client with the rows ``X``."""
-        values, n_rows = np.zeros(self.n_values), max(1, MAX_TERMS // max(1, self.n_values))
-        for start in range(0, max(1, len(X)), n_rows):  # also without rows: it checks their columns
-            values += self.add(self.terms(X[start : start + n_rows]), client)
-        return RowTotals(self.noisy(values, client))
+        n_rows = max(1, MAX_TERMS // max(1, self.n_values))
+        starts = range(0, max(1, len(X)), n_rows)  # also without rows: it checks their columns
+        added = [self.add(self.terms(X[start : start + n_rows]), client) for start in starts]
+        return self.finished(sum(added[1:], start=added[0]), client)
 
-    def add(self, terms: Floats, client: Client) -> Floats:
-        """Return the sums of what rows add, each rounded as the protection of the reply needs."""
-        digits = client.row_digits(self)
+    def add(self, terms: Floats, client: Client) -> NDArray[Any]:
+        """Return the sums (n_terms,) of what rows add, rounded as the protection needs."""
         if self.privacy is not None:
-            terms = quantise(terms, self.sensitivity())
-        elif digits is not None:
-            return add_rows(terms, digits["values"])[0]
-        sums: Floats = terms.sum(axis=0)
+            return quantise(terms, self.sensitivity()).sum(axis=0)
+        digits = client.row_digits(self)
+        sums: NDArray[Any] = add_rows(terms, digits, "values")[0]
         return sums
 
-    def noisy(self, values: Floats, client: Client) -> Floats:
-        """Return the sums, with noise if the request has a privacy loss."""
-        if self.privacy is None:
-            return values
-        return add_noise(values, self.sensitivity(), self.privacy, client.n_shares)
+    def finished(self, values: NDArray[Any], client: Client) -> RowTotals:
+        """Return the reply of these sums, with noise if the request has a privacy loss."""
+        if self.privacy is not None:
+            noisy = add_noise(values, self.sensitivity(), self.privacy, client.n_shares)
+            return self.reply(noisy)  # type: ignore[return-value]
+        return summed(self.reply, client.row_digits(self), values=values)  # type: ignore[return-value]
 
     def reply_lengths(self) -> dict[str, int]:
         return {"values": self.n_values}

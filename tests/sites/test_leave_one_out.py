@@ -23,7 +23,7 @@ from fedlib import (
     Schema,
     VerticalDBSCAN,
 )
-from fedlib.boosting.client import BoostingClient
+from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.messages import BeginBoosting
 from fedlib.core.client import LostState
 from fedlib.core.messages import Declined, decode, encode
@@ -36,10 +36,13 @@ from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Privacy
 from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.protection.secure.points import DescribeFeatures
+from fedlib.sites.leave_one_out.client import LeftOutClient
 from fedlib.sites.leave_one_out.messages import BeginFold, TakeModel
 from fedlib.sites.models import load, save, to_bytes
 from fedlib.sites.site import make_client, make_estimator
 from fedlib.tables.files import Table
+from fedlib.tables.pipeline.client import PipelineClient
+from fedlib.tables.pipeline.messages import Preprocess
 from fedlib.testing import Recorder, seeded_noise
 
 RNG = np.random.default_rng(0)
@@ -643,3 +646,31 @@ def test_scores_of_numbers_do_not_apply_to_the_objective(options):
     model = LeaveOneSiteOut(FederatedXGBRegressor(1, **options))
     with pytest.raises(ValueError, match=f"one target .*{options['objective']}.*use rows for vali"):
         model.protocol()
+
+
+def test_the_innermost_client_knows_what_the_site_is_after_each_delivery_and_a_restart():
+    """Whether sums are masked, how many share the noise, the limit of work, and the memory."""
+    rng, one = np.random.default_rng(0), np.ones(2)
+    columns = np.zeros(2, np.uint8), (), "fill", 0 * one, 0 * one, one, np.zeros(2, np.int64)
+    rules = Preprocess((), *columns, (), "ignore")
+    part = rng.normal(size=(30, 2)), rng.normal(size=30)
+    identity = simulated_identities(["A", "B", "C"])["A"]
+
+    def site():
+        left = LeftOutClient(part, PipelineClient, client_class=RegressionClient)
+        left.memory = TableMemory()
+        guarded = GuardedClient(SecureClient(left, identity), Policy.from_dict({"max_work": 7**7}))
+        guarded.enter("A", 3)
+        return guarded, left
+
+    guarded, left = site()
+    guarded.answer(BeginFold())
+    guarded.answer(rules)
+    restored, other = site()
+    restored.state = decode(encode(guarded.state))
+    for client in (left, other):
+        innermost = client.inner.inner
+        assert type(innermost) is RegressionClient
+        assert (innermost.masked, innermost.n_shares, innermost.max_work) == (True, 3, 7**7)
+        assert innermost.memory is client.memory is not None
+        assert (innermost.name, innermost.n_clients) == ("A", 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -40,12 +40,14 @@ from fedlib.clustering.kmeans.private import (
 )
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Unanswerable, by_rounding, handles, partitions
-from fedlib.core.messages import Done, Labels
+from fedlib.core.messages import Done, Labels, Message
 from fedlib.protection.privacy import clipped
-from fedlib.protection.secure.fixed_point import add_rows
+from fedlib.protection.secure.fixed_point import add_rows, summed
 from fedlib.protection.secure.points import SummablePoints
 
 __all__ = ["FederatedKMeansClient"]
+
+Reply = TypeVar("Reply", bound=Message)
 
 # The last iteration of scikit-learn assigns the points again, and moves no centre.
 NOT_CONVERGED = (
@@ -121,35 +123,34 @@ class FederatedKMeansClient(SummablePoints):
     @handles(SumClippedClusters)
     def sum_clipped_clusters(self, request: SumClippedClusters) -> ClusterSums:
         self.check_unweighted()
-        return ClusterSums(*self._sum_by_rows(request))
+        return self._sum_by_rows(ClusterSums, request)
 
     @handles(SumClippedWeightedClusters)
     def sum_clipped_weighted_clusters(
         self, request: SumClippedWeightedClusters
     ) -> WeightedClusterSums:
-        return WeightedClusterSums(
-            *self._sum_by_rows(request, self.clipped_weight(request.max_weight))
-        )
+        weights = self.clipped_weight(request.max_weight)
+        return self._sum_by_rows(WeightedClusterSums, request, weights)
 
     def _sum_by_rows(
-        self, request: SumClippedClusters, weights: Floats | None = None
-    ) -> tuple[NDArray[Any], ...]:
+        self, reply: type[Reply], request: SumClippedClusters, weights: Floats | None = None
+    ) -> Reply:
         """Return the sums of `sum_clusters` for each start, of rounded rows."""
-        X, k = clipped(self.X, request.bounds), request.n_clusters
-        digits = request.sum_digits(self.n_clients or 1)
+        X, k, digits = clipped(self.X, request.bounds), request.n_clusters, self.row_digits(request)
         weight = (np.ones(len(X)) if weights is None else weights)[:, np.newaxis]
-        of_starts = []
-        for start, centres in enumerate(_starts(request)):
+        sums, counts, squares = [], [], []
+        for centres in _starts(request):
             labels, _ = assign(X, centres)
-            squares = np.square(X - centres[labels]).sum(axis=1, keepdims=True)
-            counts: NDArray[Any] = (
+            sums.append(add_rows(weight * X, digits, "sums", labels, k))
+            counts.append(
                 np.bincount(labels, minlength=k).astype(np.int64)
                 if weights is None
-                else add_rows(weight, digits["counts"], labels, k)[:, 0]
+                else add_rows(weight, digits, "counts", labels, k)[:, 0]
             )
-            inertia = add_rows(weight * squares, digits["inertias"][start : start + 1])[0, 0]
-            of_starts.append((add_rows(weight * X, digits["sums"], labels, k), counts, inertia))
-        return tuple(map(np.array, zip(*of_starts, strict=True)))
+            squares.append(np.square(X - centres[labels]).sum(axis=1))
+        inertias = add_rows(weight * np.column_stack(squares), digits, "inertias")[0]
+        arrays = {"sums": np.array(sums), "counts": np.array(counts)}
+        return summed(reply, digits, **arrays, inertias=inertias)
 
     @handles(SumClustersNoisily)
     def sum_clusters_noisily(self, request: SumClustersNoisily) -> NoisyClusterSums:

@@ -96,7 +96,7 @@ class GaussianMixtureClient(SummablePoints):
         self, request: SumClippedResponsibilities
     ) -> ResponsibilitySums:
         self.check_unweighted()
-        return sum_by_rows(self.X, request, request.sum_digits(self.n_clients or 1))
+        return sum_by_rows(self.X, request, self.row_digits(request))
 
     @handles(SumClippedWeightedResponsibilities)
     def sum_clipped_weighted_responsibilities(
@@ -104,7 +104,7 @@ class GaussianMixtureClient(SummablePoints):
     ) -> ResponsibilitySums:
         X, weights = self.counted_points()
         clipped_weights = np.minimum(weights, request.max_weight)
-        return sum_by_rows(X, request, request.sum_digits(self.n_clients or 1), clipped_weights)
+        return sum_by_rows(X, request, self.row_digits(request), clipped_weights)
 
     @handles(SumResponsibilitiesNoisily)
     def sum_noisily(self, request: SumResponsibilitiesNoisily) -> NoisyResponsibilitySums:

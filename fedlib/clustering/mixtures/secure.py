@@ -25,7 +25,7 @@ from fedlib.core.array_types import Floats
 from fedlib.core.messages import MessageError
 from fedlib.core.protocol import Flow
 from fedlib.protection.privacy import BoundsArray, clipped
-from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits
+from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits, summed
 from fedlib.protection.secure.flow import ImpossibleSum
 from fedlib.protection.secure.points import (
     MaxWeight,
@@ -95,13 +95,13 @@ class SumClippedWeightedResponsibilities(SumClippedResponsibilities):
 def sum_by_rows(
     X: Floats,
     request: SumClippedResponsibilities,
-    digits: Digits,
+    digits: Digits | None,
     sample_weight: Floats | None = None,
 ) -> ResponsibilitySums:
     """Return the sums of `fedlib.clustering.mixtures.em.sum_responsibilities` over clipped points.
 
-    Each term of a row is rounded to the digits (`add_rows`), and counts as 0 if the densities of
-    its point all underflow: an error would disclose that there is one.
+    With digits, each term of a row is rounded to them (`add_rows`), and counts as 0 if the
+    densities of its point all underflow: an error would disclose that there is one.
 
     Raises
     ------
@@ -112,8 +112,20 @@ def sum_by_rows(
     X, weight = clipped(X, request.bounds), np.ones(len(X))
     if sample_weight is not None:
         weight = sample_weight
-    counts, sums, log_likelihood = np.zeros(k), np.zeros((k, d)), 0.0
-    products = np.zeros(request.covariances.shape)
+    number = np.float64 if digits is None else np.int64
+    total: dict[str, Any] = {
+        "log_likelihood": np.zeros(1, number),
+        "counts": np.zeros(k, number),
+        "sums": np.zeros((k, d), number),
+        "products": np.zeros(request.covariances.shape, number),
+    }
+
+    def add(name: str, terms: Floats, *place: int, repeat: int = 1) -> None:
+        repeated = None if digits is None else {name: digits[name] * repeat}
+        added = add_rows(terms, repeated, name)
+        target = total[name][place]
+        total[name][place] = target + added.reshape(target.shape)
+
     size = max(1, MAX_TERMS // d**2)
     for start in range(0, max(1, len(X)), size):  # without points, too: the errors are the same
         block, of_rows = X[start : start + size], weight[start : start + size, np.newaxis]
@@ -121,26 +133,26 @@ def sum_by_rows(
         with np.errstate(invalid="ignore"):
             log_density = np.logaddexp.reduce(joint, axis=1, keepdims=True)
             shares = of_rows * np.exp(joint - log_density)
-            log_likelihood += add_rows(of_rows * log_density, digits["log_likelihood"])[0, 0]
-        counts += add_rows(shares, digits["counts"])[0]
+            add("log_likelihood", of_rows * log_density)
+        add("counts", shares)
         for c in range(k):
             shifted = block - request.means[c]
             terms = shares[:, [c]] * shifted
-            sums[c] += add_rows(terms, digits["sums"])[0]
+            add("sums", terms, c)
+            place = 0 if kind == "tied" else c
             if kind in MATRICES:
                 outer = (terms[:, :, np.newaxis] * shifted[:, np.newaxis]).reshape(-1, d * d)
-                added = add_rows(outer, digits["products"] * d).reshape(d, d)
+                add("products", outer, place, repeat=d)
             else:
                 squares = terms * shifted
                 if kind == "spherical":
                     squares = squares.mean(axis=1, keepdims=True)
-                added = add_rows(squares, digits["products"])
-            products[0 if kind == "tied" else c] += added
-    moments = float(log_likelihood), counts, sums, products
+                add("products", squares, place)
+    total["log_likelihood"] = total["log_likelihood"][0]
     if sample_weight is None:
-        return ResponsibilitySums(len(X), *moments)
-    (total,) = add_rows(weight[:, np.newaxis], digits["n_points"]).flat
-    return WeightedResponsibilitySums(float(total), *moments)
+        return summed(ResponsibilitySums, digits, n_points=len(X), **total)
+    of_points = add_rows(weight[:, np.newaxis], digits, "n_points")[0, 0]
+    return summed(WeightedResponsibilitySums, digits, n_points=of_points, **total)
 
 
 def secure_em(

@@ -12,9 +12,10 @@ what a request states, so that honest values cannot be too large, and each site 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from math import ceil, log2, prod
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -155,10 +156,24 @@ def _kinds(reply: type[Message]) -> dict[str, str]:
     return kinds
 
 
+@dataclass(frozen=True)
+class WordSums:
+    """What a handler returns behind masks: the words of a reply, which has no class with limits.
+
+    A limit of a site's own sum would be a threshold, and float64 would round the sum.
+    """
+
+    words: Words
+
+
 def add_rows(
-    terms: ArrayLike, digits: tuple[int, ...], groups: Ints | None = None, n_groups: int = 1
-) -> Floats:
-    """Return sums of what rows add, each term rounded to the last digit.
+    terms: ArrayLike,
+    digits: Digits | None,
+    name: str,
+    groups: Ints | None = None,
+    n_groups: int = 1,
+) -> NDArray[Any]:
+    """Return sums of what rows add; behind masks, of terms that are rounded to the last digit.
 
     So the sum of a site is a sum over its rows, however coarse the digits are, and the sums of two
     halves add up to that of all rows, modulo 2**64. A term that is not finite counts as 0.
@@ -166,8 +181,10 @@ def add_rows(
     Parameters
     ----------
     terms : array-like (n_rows, n_terms)
-    digits : tuple of int
-        The digits after the point: one number, or one per term.
+    digits : mapping of str to tuple of int, or None
+        The digits after the point of each field: one number, or one per term. None without masks.
+    name : str
+        The field of the reply.
     groups : array (n_rows,) of int64, optional
         The group to which each row adds; by default all rows add to one.
     n_groups : int, default=1
@@ -175,33 +192,65 @@ def add_rows(
     Returns
     -------
     array (n_groups, n_terms)
-        Rounded to float64, without an error of the summation.
+        Sums of float64 without digits. Otherwise sums in units of the last digit, modulo 2**64, of
+        int64.
 
     Examples
     --------
     A site with three rows does not show that it has more than one, because each is less than half.
 
-    >>> add_rows([[0.25], [0.25], [0.25]], digits=(0,))
-    array([[0.]])
+    >>> add_rows([[0.25], [0.25], [0.25]], {"weight": (0,)}, "weight")
+    array([[0]])
+    >>> add_rows([[0.25], [0.25], [0.25]], None, "weight")
+    array([[0.75]])
     """
     terms = np.asarray(terms, np.float64)
     if groups is None:
         groups = np.zeros(len(terms), np.int64)
-    scales = np.ldexp(np.ones(terms.shape[1]), np.array(digits, np.int32))
-    words, rounded = np.zeros((n_groups, len(scales)), np.int64), np.zeros((n_groups, len(scales)))
-    add_units(terms, scales, groups, words, rounded)
-    sums = words + np.ldexp(np.rint(np.ldexp(rounded - words, -64)), 64)
-    unscaled: Floats = sums / scales
-    return unscaled
+    if digits is None:
+        columns = [np.bincount(groups, column, n_groups) for column in terms.T]
+        return np.array(columns, np.float64).reshape(-1, n_groups).T
+    scales = np.ldexp(np.ones(terms.shape[1]), np.array(digits[name], np.int32))
+    words = np.zeros((n_groups, terms.shape[1]), np.int64)
+    add_units(terms, scales, groups, words)
+    return words
 
 
-def to_words(reply: Message, digits: Digits) -> Words:
+def summed(reply: type[Reply], digits: Digits | None, **fields: Any) -> Reply:
+    """Return a reply whose floats are results of `add_rows`; behind masks, its words.
+
+    Parameters
+    ----------
+    reply : message class
+    digits : mapping of str to tuple of int, or None
+        Those of the request (`Client.row_digits`); None without masks.
+    **fields
+        All fields of the reply.
+
+    Examples
+    --------
+    >>> from fedlib.clustering.kmeans.messages import Inertia
+    >>> for digits in (None, {"inertia": (2,)}):
+    ...     sums = add_rows([[1.25], [1.5]], digits, "inertia")
+    ...     print(summed(Inertia, digits, inertia=sums[0, 0]))
+    Inertia(inertia=2.75)
+    WordSums(words=array([11], dtype=uint64))
+    """
+    if digits is None:
+        numbers = {k: v.item() if isinstance(v, np.generic) else v for k, v in fields.items()}
+        return reply(**numbers)
+    parts = [np.asarray(fields[name]).ravel() for name in reply.__struct_fields__]
+    words: Any = WordSums(np.concatenate([one.astype(np.int64).view(np.uint64) for one in parts]))
+    return cast(Reply, words)
+
+
+def to_words(reply: Message | WordSums, digits: Digits) -> Words:
     """Return all fields of a reply, one after the other, modulo 2**64.
 
     Parameters
     ----------
-    reply : Message
-        Its fields are numbers and arrays of int64 or float64.
+    reply : Message or WordSums
+        The fields of a message are numbers and arrays of int64 or float64.
     digits : mapping of str to tuple of int
         For each field of floats, the digits after the point: one number, or one per entry of the
         last axis.
@@ -223,6 +272,8 @@ def to_words(reply: Message, digits: Digits) -> Words:
     >>> to_words(Inertia(2.0**70 + 2.0**20), {"inertia": (0,)})  # modulo 2**64
     array([1048576], dtype=uint64)
     """
+    if isinstance(reply, WordSums):
+        return reply.words
     parts = [np.empty(0, np.uint64)]
     for name in reply.__struct_fields__:
         values = np.asarray(getattr(reply, name))

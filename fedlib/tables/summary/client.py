@@ -14,7 +14,7 @@ from fedlib.core.columns import RawTable, category_groups, present, read_columns
 from fedlib.core.messages import Message
 from fedlib.core.points import check_weights, with_weights
 from fedlib.protection.row_sums import RowTotals
-from fedlib.protection.secure.fixed_point import add_rows
+from fedlib.protection.secure.fixed_point import add_rows, summed
 from fedlib.protection.secure.points import DescribeFeatures, Features
 from fedlib.tables.summary.agreed import (
     CountKnownCategories,
@@ -168,11 +168,9 @@ class SummaryClient(Client):
         counts = table.counts.copy()
         counts[request.columns] = np.count_nonzero(~np.isnan(scaled), axis=0)
         terms = {"sums": np.nan_to_num(scaled), "squares": np.nan_to_num(np.square(scaled))}
-        if (digits := self.row_digits(request)) is None:
-            sums = {name: of_rows.sum(axis=0) for name, of_rows in terms.items()}
-        else:
-            sums = {name: add_rows(of_rows, digits[name])[0] for name, of_rows in terms.items()}
-        return ColumnSums(len(table), counts, **sums)
+        digits = self.row_digits(request)
+        sums = {k: add_rows(of_rows, digits, k)[0] for k, of_rows in terms.items()}
+        return summed(ColumnSums, digits, n_rows=len(table), counts=counts, **sums)
 
     @handles(SumValues)
     def sum_values(self, request: SumValues) -> ValueMoments:

@@ -28,7 +28,7 @@ from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.policy.guard import _refined, sizes_of, without_small
 from fedlib.protection.row_sums import RowTotals
 from fedlib.tables.components.client import PCAClient
-from fedlib.tables.components.messages import SumClippedScatter
+from fedlib.tables.components.messages import SumClippedScatter, SumScatter
 from fedlib.tables.pipeline.client import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess
 from fedlib.tables.summary.client import SummaryClient
@@ -371,3 +371,18 @@ def test_a_rest_in_each_of_many_classes_is_hidden():
     groups = 3 * classes + np.tile([0] * 5 + [1] * 4 + [2], 20_000)
     left = without_small(groups, 2, classes)
     assert np.count_nonzero(left < 0) == 5 * 20_000
+
+
+@pytest.mark.parametrize("kind", ["products", "inertias", "squares"])
+def test_numbers_whose_squares_underflow_are_single_rows(kind):
+    """Such squares are 0 or the least float: a sum of them counts the rows above a threshold."""
+    X = np.random.default_rng(0).uniform(20, 97, (300, 1))
+    for scale, permitted in ((1.0, True), (1e-163, False), (1e-123, False), (1e-100, True)):
+        if kind == "products":
+            client, request = PCAClient(scale * X), SumScatter(np.zeros(1))
+        elif kind == "inertias":
+            client, request = FederatedKMeansClient(scale * X), SumClusters(np.zeros((1, 1, 1)))
+        else:
+            client, request = FederatedKMeansClient(scale * X), SummariseGroups(0)
+        site = GuardedClient(client, Policy.from_dict({"min_count": 20}), "kmeans")
+        assert (site.answer(request) != Declined("min_count")) == permitted

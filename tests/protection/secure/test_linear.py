@@ -8,10 +8,15 @@ from fedlib.boosting.client import RegressionClient
 from fedlib.boosting.first_scores import SumRoots
 from fedlib.boosting.histogram_messages import SumHistograms
 from fedlib.boosting.messages import BeginBoosting
-from fedlib.core.messages import Message, registry
+from fedlib.core.messages import Message, MessageError, registry
 from fedlib.core.site_memory import TableMemory
 from fedlib.protection.secure import SecureClient, WrongDigits, simulated_identities
-from fedlib.protection.secure.fixed_point import check_digits, to_words
+from fedlib.protection.secure.fixed_point import (
+    WordSums,
+    add_rows,
+    check_digits,
+    to_words,
+)
 from fedlib.protection.secure.points import CountPoints, PointCount
 from fedlib.tables.summary.agreed import CountKnownCategories
 from fedlib.tables.summary.client import SummaryClient
@@ -128,3 +133,28 @@ def test_coarse_digits_do_not_show_how_large_a_sum_is():
     small, large = (np.array([weight_in_units(n, one) for one in limits]) for n in (3, 60))
     assert (large == 20 * small).all()
     assert small[0] > 0 == small[-1]
+
+
+@pytest.mark.parametrize("n_rows", [2**4, 2**8 + 1, 2**10 + 1])
+def test_a_sum_is_not_rounded_to_the_bits_of_a_float(n_rows):
+    """Each row adds an odd number of units, which a sum of float64 would not keep."""
+    terms, digits = np.full((n_rows, 1), 2.0**52 + 1), {"values": (0,)}
+    assert add_rows(terms, digits, "values").item() == n_rows * (2**52 + 1)
+    many = np.full((2**12, 1), 2.0**52 + 1)
+    assert add_rows(many, digits, "values").item() == 2**12  # modulo 2**64
+
+
+def test_no_limit_of_a_reply_is_a_threshold():
+    """Sums of roots beyond the limit of the field: behind masks nothing checks it."""
+    client = RegressionClient((np.zeros((9, 1)), np.full(9, 50.0)))
+    client.masked = True
+    bins = np.array([0, 1]), np.zeros(1, np.float32)
+    options = {"objective": "reg:absoluteerror", "parameter": (1.0,), "scale_pos_weight": 2.0**39}
+    client.answer(BeginBoosting((), 1e38, 10, *bins, **options))
+    nothing = np.empty(0, np.float32)
+    empty = 0, np.empty(0, np.int32), nothing, np.empty(0, bool), nothing, 0, 1
+    request = SumRoots(*empty, 1.0, n_outputs=1, n_rounds=0, max_sum=1.0)
+    assert isinstance(client.answer(request), WordSums)
+    client.masked = False
+    with pytest.raises(MessageError, match="roots"):
+        client.answer(request)
