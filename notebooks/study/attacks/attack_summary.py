@@ -38,6 +38,7 @@ from fedlib.core.estimator import Federated
 from fedlib.core.messages import Done, Message, decode
 from fedlib.core.registry import protocols, wrappers
 from fedlib.protection.secure import SecureClient, simulated_identities
+from fedlib.protection.secure.fixed_point import WordSums, from_words
 from fedlib.protection.secure.messages import MaskedValues
 from fedlib.testing import seeded_noise
 from study.attacks import attacks
@@ -320,11 +321,13 @@ def _witnessed(client, sizes):
     answered, handle = [], client.handle
 
     def witness(request):
-        reply = handle(request)
-        answered.append((request, reply))
+        reply = plain = handle(request)
+        if isinstance(reply, WordSums):  # behind masks
+            plain = from_words(request, reply.words.copy(), client.sum_digits(request))
+        answered.append((request, plain))
         groups = client.partition(request, singly=True)
         counted = None if groups is None else [np.bincount(one[one >= 0]) for one in groups]
-        of_kind = sizes.setdefault(type(reply), [])
+        of_kind = sizes.setdefault(type(plain), [])
         of_kind.append(None if counted is None else np.concatenate([np.zeros(1, int), *counted]))
         return reply
 
