@@ -295,17 +295,14 @@ def reply_of_targets(
     ``shift`` is the difference of the preferred learning rate to that of the request. With
     ``digits``, each term of a row is rounded to them (`add_rows`).
     """
-    if digits is None:
-        sums = target_sums(y, weight, request.objective, request.parameter)
-        fields = {name: getattr(sums, name) for name in TargetSums.__struct_fields__[:-1]}
-        return TargetSums(**fields, shift=sums.weight * shift)
     chosen, one, wide = OBJECTIVES[request.objective], weight.astype(np.float64), y.astype(float)
     terms = dict.fromkeys(TargetSums.__struct_fields__, np.zeros(len(one)))
     terms |= {"weight": one, "shift": one * shift}
     if chosen.n_columns == 1:
         terms |= {"total": one * wide, "squares": one * wide**2}
         if chosen.estimate == "sums":
-            bits = min(digits["gradient"] + digits["hessian"])
+            known = request.sum_digits(1) if digits is None else digits
+            bits = min(known["gradient"] + known["hessian"])
             at_zero = np.zeros((len(y), 1), np.float32)
             rows = chosen.gradients(at_zero, y, weight, request.parameter, bits)[0]
             terms["gradient"], terms["hessian"] = np.ldexp(rows, -bits).T

@@ -69,11 +69,8 @@ class Passed:
         self.name = name
 
     def __get__(self, client: Client | None, owner: type[Client]) -> Any:
-        return getattr(Client, self.name) if client is None else self.of(client)
-
-    def of(self, client: Client) -> Any:
-        """Return the value of a client."""
-        return vars(client).get(self.name, getattr(Client, self.name))
+        default = getattr(Client, self.name)
+        return default if client is None else vars(client).get(self.name, default)
 
     def __set__(self, client: Any, value: Any) -> None:
         vars(client)[self.name] = value

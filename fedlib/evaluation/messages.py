@@ -307,10 +307,10 @@ class CountClassScores(SumRows, kw_only=True):
         probabilities, codes = X
         one = np.ones((len(codes), 1))
         counts = [
-            self.add(one * (groups[:, np.newaxis] == np.arange(n)), client)
+            self.add(one, client, groups, n).ravel()
             for groups, n in self.groups(probabilities, codes)
         ]
-        errors = self.add(errors_of(probabilities, codes), client)
+        errors = self.add(errors_of(probabilities, codes), client)[0]
         return cast(ClassScoreTotals, self.finished(np.concatenate([*counts, errors]), client))
 
     def groups(self, probabilities: Floats, codes: Ints) -> Iterator[tuple[Ints, int]]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.core.array_types import Floats
+from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client
 from fedlib.core.messages import Array, Message
 from fedlib.core.privacy_loss import Privacy
@@ -69,16 +69,17 @@ class SumRows(NoisyRequest, kw_only=True):
         """Return the reply of a client with the rows ``X``."""
         n_rows = max(1, MAX_TERMS // max(1, self.n_values))
         starts = range(0, max(1, len(X)), n_rows)  # also without rows: it checks their columns
-        added = [self.add(self.terms(X[start : start + n_rows]), client) for start in starts]
+        added = [self.add(self.terms(X[start : start + n_rows]), client)[0] for start in starts]
         return self.finished(sum(added[1:], start=added[0]), client)
 
-    def add(self, terms: Floats, client: Client) -> NDArray[Any]:
-        """Return the sums (n_terms,) of what rows add, rounded as the protection needs."""
+    def add(
+        self, terms: Floats, client: Client, groups: Ints | None = None, n_groups: int = 1
+    ) -> NDArray[Any]:
+        """Return the sums (n_groups, n_terms) of what rows add, rounded as the protection needs."""
+        digits = None if self.privacy is not None else client.row_digits(self)
         if self.privacy is not None:
-            return quantise(terms, self.sensitivity()).sum(axis=0)
-        digits = client.row_digits(self)
-        sums: NDArray[Any] = add_rows(terms, digits, "values")[0]
-        return sums
+            terms = quantise(terms, self.sensitivity())
+        return add_rows(terms, digits, "values", groups, n_groups)
 
     def finished(self, values: NDArray[Any], client: Client) -> RowTotals:
         """Return the reply of these sums, with noise if the request has a privacy loss."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -40,14 +40,12 @@ from fedlib.clustering.kmeans.private import (
 )
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Unanswerable, by_rounding, handles, partitions
-from fedlib.core.messages import Done, Labels, Message
+from fedlib.core.messages import Done, Labels
 from fedlib.protection.privacy import clipped
-from fedlib.protection.secure.fixed_point import add_rows, summed
+from fedlib.protection.secure.fixed_point import Reply, add_rows, summed
 from fedlib.protection.secure.points import SummablePoints
 
 __all__ = ["FederatedKMeansClient"]
-
-Reply = TypeVar("Reply", bound=Message)
 
 # The last iteration of scikit-learn assigns the points again, and moves no centre.
 NOT_CONVERGED = (

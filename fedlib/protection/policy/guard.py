@@ -514,11 +514,11 @@ def _leave_out_rests(
     group is left out once, so the time hardly grows faster than the count of rows.
     """
     kept = np.flatnonzero(groups >= 0)
-    pairs, first, cells = np.unique(
-        (classes[kept], groups[kept]), axis=1, return_index=True, return_inverse=True
-    )
-    order = np.lexsort((first, sizes[pairs[1]], pairs[0]))
-    candidates = {one: iter(of_one.tolist()) for one, of_one in _parts(pairs[1][order], pairs[0])}
+    cells = _refined(classes[kept], groups[kept])
+    first = np.unique(cells, return_index=True)[1]
+    of_cells, in_classes = groups[kept][first], classes[kept][first]
+    order = np.lexsort((first, sizes[of_cells], in_classes))
+    candidates = {one: iter(of.tolist()) for one, of in _parts(of_cells[order], in_classes)}
     by_group = kept[np.argsort(groups[kept], kind="stable")]
     members = dict(_parts(by_group, groups[by_group]))
     outside = np.flatnonzero(groups < 0)
@@ -560,8 +560,8 @@ def _leave_out_rests(
     if not hide():
         return
     of_rows = None if weights is None else weights[kept]
-    few = sizes_of(cells.reshape(-1), of_rows) < least
-    for group in np.unique(pairs[1][few]).tolist():
+    few = sizes_of(cells, of_rows) < least
+    for group in np.unique(of_cells[few]).tolist():
         if group in members:
             leave_out(group)
     hide()

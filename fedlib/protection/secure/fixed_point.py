@@ -23,12 +23,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedlib.core.array_types import Floats, Ints, Words
 from fedlib.core.messages import Message, MessageError, arrays
-from fedlib.kernels.rounded_sums import add_units
 
 Digits = Mapping[str, tuple[int, ...]]
 Reply = TypeVar("Reply", bound=Message)
 
 LIMIT = 63  # bits of a positive number
+BLOCK = 2**15  # terms that are rounded at a time, and fit into a cache
 SMALLEST = 2.0**-600
 NUMBERS = {msgspec.inspect.IntType: "int", msgspec.inspect.FloatType: "float"}
 MIN_DIGITS = 8  # with fewer, a sum of rounded values could be a count of the larger ones
@@ -205,15 +205,19 @@ def add_rows(
     array([[0.75]])
     """
     terms = np.asarray(terms, np.float64)
-    if groups is None:
-        groups = np.zeros(len(terms), np.int64)
-    if digits is None:
-        columns = [np.bincount(groups, column, n_groups) for column in terms.T]
-        return np.array(columns, np.float64).reshape(-1, n_groups).T
-    scales = np.ldexp(np.ones(terms.shape[1]), np.array(digits[name], np.int32))
-    words = np.zeros((n_groups, terms.shape[1]), np.int64)
-    add_units(terms, scales, groups, words)
-    return words
+    n_terms = terms.shape[1]
+    sums = np.zeros((n_groups, n_terms), np.float64 if digits is None else np.uint64)
+    size = max(1, BLOCK // max(1, n_terms))
+    for start in range(0, len(terms), size):
+        values = terms[start : start + size]
+        if digits is not None:
+            values = _modulo(_scaled(name, values, digits))
+        if groups is None:
+            sums[0] += values.sum(axis=0)
+        else:
+            places = groups[start : start + size, np.newaxis] * n_terms + np.arange(n_terms)
+            np.add.at(sums.reshape(-1), places.ravel(), values.ravel())
+    return sums if digits is None else sums.view(np.int64)
 
 
 def summed(reply: type[Reply], digits: Digits | None, **fields: Any) -> Reply:
@@ -291,10 +295,11 @@ def _scaled(name: str, values: NDArray[Any], digits: Digits) -> Floats:
     """Return floats in units of the last digit, rounded to integers; 0 for what is infinite."""
     if name not in digits:
         raise TypeError(f"the floating-point field {name} has no digits")
+    scale = np.ldexp(1.0, np.array(digits[name], np.int32).reshape(_shape(values)))
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = np.ldexp(values, np.array(digits[name], np.int32).reshape(_shape(values)))
-    rounded: Floats = np.where(np.isfinite(scaled), np.rint(scaled), 0.0)
-    return rounded
+        scaled: Floats = np.rint(values * scale)
+    finite = np.isfinite(scaled)
+    return scaled if finite.all() else np.where(finite, scaled, 0.0)
 
 
 def _modulo(values: Floats) -> Words:
@@ -304,12 +309,12 @@ def _modulo(values: Floats) -> Words:
     a negative remainder and 2**64.
     """
     large = np.abs(values) >= 2.0**LIMIT
+    if not large.any():
+        return values.astype(np.int64).view(np.uint64)
     words = np.where(large, 0.0, values).astype(np.int64).view(np.uint64)
-    if large.any():
-        rest = np.fmod(values, 2.0**64)
-        rest = np.where(rest < 0, rest + 2.0**64, rest)
-        words = np.where(large, np.where(large, rest, 0.0).astype(np.uint64), words)
-    return words
+    rest = np.fmod(values, 2.0**64)
+    rest = np.where(rest < 0, rest + 2.0**64, rest)
+    return np.where(large, np.where(large, rest, 0.0).astype(np.uint64), words)
 
 
 def _shape(values: NDArray[Any]) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from fedlib.core.points import MAX_WEIGHT, PointsClient
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
 from fedlib.protection.privacy.bounds import BoundsArray, clipped, from_unit
-from fedlib.protection.secure.fixed_point import add_rows, digits_of_limits, summed
+from fedlib.protection.secure.fixed_point import Reply, add_rows, digits_of_limits, summed
 
 __all__ = [
     "DescribeFeatures",
@@ -198,23 +198,25 @@ class SummablePoints(DescribedPoints):
     def sum_points(self, request: SumPoints) -> PointSums:
         self._check_centre(request)
         self.check_unweighted()
-        return summed(PointSums, **self._point_sums(request, np.ones(len(self.X))))
+        return self._point_sums(PointSums, request, np.ones(len(self.X)))
 
     @handles(SumWeightedPoints)
     def sum_weighted_points(self, request: SumWeightedPoints) -> WeightedPointSums:
         self._check_centre(request)
-        weight, digits = self.clipped_weight(request.max_weight), self.row_digits(request)
-        total = add_rows(weight[:, np.newaxis], digits, "weight")[0, 0]
-        return summed(WeightedPointSums, **self._point_sums(request, weight), weight=total)
+        weights = self.clipped_weight(request.max_weight)
+        total = add_rows(weights[:, np.newaxis], self.row_digits(request), "weight")[0, 0]
+        return self._point_sums(WeightedPointSums, request, weights, weight=total)
 
-    def _point_sums(self, request: SumPoints, weight: Floats) -> dict[str, Any]:
+    def _point_sums(
+        self, reply: type[Reply], request: SumPoints, weights: Floats, **more: Any
+    ) -> Reply:
         shifted, digits = clipped(self.X, request.bounds) - request.centre, self.row_digits(request)
         terms = {"sums": shifted, "squares": np.square(shifted)}
         sums = {
-            name: add_rows(weight[:, np.newaxis] * of_rows, digits, name)[0]
+            name: add_rows(weights[:, np.newaxis] * of_rows, digits, name)[0]
             for name, of_rows in terms.items()
         }
-        return {"digits": digits, **sums}
+        return summed(reply, digits, **sums, **more)
 
 
 def agree_on_bounded_features(aggregation: Aggregation, n_bounded: int) -> Flow[Replies]:

@@ -18,7 +18,7 @@ from fedlib.clustering.mixtures.messages import (
 )
 from fedlib.clustering.mixtures.start import NOTHING_GIVEN
 from fedlib.core.messages import decode, encode
-from fedlib.testing import Recorder, seeded_noise
+from fedlib.testing import Recorder
 
 RNG = np.random.default_rng(0)
 X = np.concatenate([centre + RNG.normal(size=(40, 2)) for centre in (0.0, 4.0, 8.0)])
@@ -116,10 +116,10 @@ def test_weights_are_clipped_to_the_largest_one():
     assert_equal(model, FederatedGaussianMixture(3, "em", **START, **ROUNDS).fit(clipped))
 
 
+@pytest.mark.usefixtures("fixed_noise")
 def test_noisy_sums_of_weights_are_near_those_without_noise():
     noise = {"epsilon": 1e6, "delta": 1e-6, "bounds": BOUNDS, "max_weight": 3.0}
-    with seeded_noise(0):
-        noisy = FederatedGaussianMixture(3, "em", **START, **ROUNDS, **noise).fit(split(X))
+    noisy = FederatedGaussianMixture(3, "em", **START, **ROUNDS, **noise).fit(split(X))
     wanted = FederatedGaussianMixture(3, "em", **START, **ROUNDS).fit(split(X))
     np.testing.assert_allclose(noisy.means_, wanted.means_, atol=0.2)
 
