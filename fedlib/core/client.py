@@ -176,7 +176,8 @@ def partitions(
         with a minimum count answers a request only for one choice of them, because the difference
         of two answers can belong to single rows. By default these are all fields. Name none if
         other values give no other sums of one group, or sums that follow from each other: a centre
-        that is subtracted is no term, and a limit is none if the rows beyond it are a group.
+        is no term if it only moves sums (`fedlib.core.moments`), and a limit that only clips is
+        none if the rows beyond it are a group.
 
     Examples
     --------

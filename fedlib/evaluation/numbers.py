@@ -23,6 +23,7 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.core.bounds import Bounds
 from fedlib.core.client import by_rounding, handles, partitions
 from fedlib.core.labels import read_targets
+from fedlib.core.moments import Moments
 from fedlib.core.parameters import KW_ONLY, OptionalBounds
 from fedlib.core.points import check_coordinates
 from fedlib.core.protocol import Flow
@@ -208,8 +209,9 @@ class RegressionScoreClient(DescribedPoints):
 
     @handles(SumErrors)
     def sum_errors(self, request: SumErrors) -> ErrorSums:
-        numbers, errors = self.y - request.centre, self.X[:, 0] - self.y
-        sums = (numbers, np.square(numbers), errors, np.abs(errors), np.square(errors))
+        numbers = Moments.of([self.y]).about(np.array([request.centre]))
+        errors = self.X[:, 0] - self.y
+        sums = *numbers[2:], errors, np.abs(errors), np.square(errors)
         return ErrorSums(len(self.y), *(float(one.sum()) for one in sums))
 
     @handles(SumClippedErrors)
@@ -219,7 +221,6 @@ class RegressionScoreClient(DescribedPoints):
     @partitions(SumErrors, terms=())
     def all_rows(self, request: SumErrors) -> Iterable[Ints]:
         yield np.zeros(len(self.y), np.int64)
-        yield from by_rounding(self.y, request.centre)
         yield from by_rounding(self.y, np.abs(self.X).max(initial=0))
 
 

@@ -80,24 +80,50 @@ def sum_nearest(X, weights, centres, sums, counts):
     """Add each point to the ``sums`` (k, d) and ``counts`` (k,) of its nearest centre.
 
     Both arrays must be 0 at the start; ``counts`` has sums of weights, if there are weights. The
-    unweighted results are those of `nearest_centres`, which returns the same, and `sum_by_label`.
-    The points are read once.
+    unweighted sums are those of `nearest_centres` and `sum_by_label`.
+
+    Returns the sum of the squared distances. It is a function of the centres and of sums of each
+    cluster about its own mean (see `fedlib.core.moments`), so that its last bits depend on single
+    points no more than those sums do.
     """
     search, nearest = _prepare(centres), _nothing()
-    compensation_of_sums = np.zeros(sums.shape)
-    total, compensation = 0.0, 0.0
+    compensation = np.zeros(sums.shape)
+    labels = np.empty(X.shape[0], np.int32)
     for first in range(0, X.shape[0], BLOCK):
         block = X[first : first + BLOCK]
         _find_nearest_of_block(block, centres, search, nearest)
+        labels[first : first + BLOCK] = nearest.centres[: block.shape[0]]
         if weights is None:
-            _add_points(block, nearest.centres, sums, compensation_of_sums, counts)
-            total, compensation = _add_distances(total, compensation, block.shape[0], None, nearest)
+            _add_points(block, nearest.centres, sums, compensation, counts)
         else:
             part = weights[first : first + BLOCK]
-            _add_weighted_points(block, part, nearest.centres, sums, compensation_of_sums, counts)
-            total, compensation = _add_distances(total, compensation, block.shape[0], part, nearest)
-    sums += compensation_of_sums
-    return total + compensation
+            _add_weighted_points(block, part, nearest.centres, sums, compensation, counts)
+    return _squares_about(X, weights, labels, centres, sums, compensation, counts)
+
+
+@kernel
+def _squares_about(X, weights, labels, centres, sums, compensation, counts):
+    """Round the sums, and return that of squares about the centres, moved from the means."""
+    k, d = centres.shape
+    means, moved, rest = np.zeros((k, d)), 0.0, 0.0
+    for c in range(k):
+        for f in range(d):
+            before = sums[c, f]
+            sums[c, f] += compensation[c, f]
+            if counts[c] > 0:
+                means[c, f] = sums[c, f] / counts[c]
+            product, error = multiply(float(counts[c]), means[c, f])
+            low = (before - sums[c, f]) + compensation[c, f]
+            remainder = ((sums[c, f] - product) - error) + low
+            shift = means[c, f] - centres[c, f]
+            moved, rest = add(moved, rest, shift * (2.0 * remainder + counts[c] * shift))
+    for i in range(X.shape[0]):
+        c, square = labels[i], 0.0
+        for f in range(d):
+            difference = X[i, f] - means[c, f]
+            square += difference * difference
+        moved, rest = add(moved, rest, square if weights is None else weights[i] * square)
+    return max(moved + rest, 0.0)
 
 
 @kernel
@@ -330,3 +356,24 @@ def add(total, compensation, value):
     new = total + value
     added = new - total
     return new, compensation + ((total - (new - added)) + (value - added))
+
+
+@kernel
+def multiply(a, b):
+    """Return the product of two numbers, and its rounding error.
+
+    T. J. Dekker, A floating-point technique for extending the available precision, Numerische
+    Mathematik 18, 1971.
+    """
+    product = a * b
+    a_high, a_low = _halves(a)
+    b_high, b_low = _halves(b)
+    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    return product, error
+
+
+@kernel
+def _halves(value):
+    scaled = 134217729.0 * value  # 2**27 + 1
+    high = scaled - (scaled - value)
+    return high, value - high

@@ -54,7 +54,9 @@ def test_sums_of_the_nearest_centres_have_the_bits_of_two_steps(problem):
     wanted = np.zeros(centres.shape), np.zeros(len(centres), np.int64)
     sum_by_label(X, labels, *wanted)
     found = np.zeros(centres.shape), np.zeros(len(centres), np.int64)
-    assert sum_nearest(X, None, centres, *found) == inertia
+    largest = abs(X).max(initial=0) + abs(centres).max()
+    rounded = sum_nearest(X, None, centres, *found)
+    np.testing.assert_allclose(rounded, inertia, rtol=1e-13, atol=1e-30 * len(X) * largest**2)
     for a, b in zip(found, wanted, strict=True):
         assert a.tolist() == b.tolist()
 

@@ -39,7 +39,7 @@ from fedlib.clustering.kmeans.private import (
     sum_noisily,
 )
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Unanswerable, by_rounding, handles, partitions
+from fedlib.core.client import Unanswerable, handles, partitions
 from fedlib.core.messages import Done, Labels
 from fedlib.protection.privacy import clipped
 from fedlib.protection.secure.fixed_point import Reply, add_rows, summed
@@ -106,7 +106,6 @@ class FederatedKMeansClient(SummablePoints):
         X, _ = self.weighted_points
         for centres in request.centres:
             yield self.groups_of_all(assign(X, centres)[0])
-        yield from by_rounding(self.X, np.abs(request.centres).max(axis=(0, 1), initial=0))
 
     @handles(SumClusters)
     def sum_clusters(self, request: SumClusters) -> ClusterSums:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fedlib.core.array_types import Ints
-from fedlib.core.client import by_rounding, handles, partitions
+from fedlib.core.client import handles, partitions
 from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.points import DescribedPoints
 from fedlib.tables.components.messages import Scatter, SumClippedScatter, SumScatter, scatter
@@ -38,4 +38,3 @@ class PCAClient(DescribedPoints):
     @partitions(SumScatter, terms=())
     def all_points(self, request: SumScatter) -> Iterable[Ints]:
         yield np.zeros(len(self.X), np.int64)
-        yield from by_rounding(self.X, request.centre)

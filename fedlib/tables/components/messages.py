@@ -12,6 +12,7 @@ from fedlib.core.array_types import Floats
 from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.client import Unanswerable
 from fedlib.core.messages import Array, Message, MessageError
+from fedlib.core.moments import rounded_mean
 from fedlib.core.points import MAX_COORDINATE
 from fedlib.core.threads import one_thread
 from fedlib.protection.privacy import BoundsArray, Sensitivity, to_unit
@@ -137,6 +138,9 @@ def scatter(X: Floats, request: SumScatter) -> Scatter:
         raise Unanswerable(
             f"centre must have the {X.shape[1]} features of the points, got {len(request.centre)}"
         )
-    shifted = X - request.centre
-    products = (shifted.T @ shifted)[np.triu_indices(X.shape[1])]
-    return Scatter(len(X), shifted.sum(axis=0), products)
+    mean = rounded_mean(X)
+    shifted, shift = X - mean, mean - request.centre  # see `fedlib.core.moments`
+    remainders = shifted.sum(axis=0)
+    sums = remainders + len(X) * shift
+    products = shifted.T @ shifted + np.outer(remainders, shift) + np.outer(shift, sums)
+    return Scatter(len(X), sums, products[np.triu_indices(X.shape[1])])

@@ -14,7 +14,6 @@ from fedlib.core.client import (
     LostState,
     OddRows,
     Unanswerable,
-    by_rounding,
     handles,
     partitions,
 )
@@ -184,9 +183,6 @@ class PipelineClient(WrappingClient, SummaryClient):
         (groups,) = self.preparation()
         groups = groups[: len(self.X)]
         yield groups if self.counted is None else np.where(self.counted, groups, -1)
-        X = self._preprocessed()
-        if [*by_rounding(X, request.centre)]:
-            yield np.arange(len(self.X))
 
     def preparation(self) -> Iterable[Ints]:
         """Return the groups of rows that the rules tell apart; rows that are left out are one."""

@@ -292,6 +292,11 @@ class PreprocessAndProject(Preprocess):
                 f"PreprocessAndProject.mean must have {self.n_columns} entries, one per column of"
                 f" numbers, got {len(self.mean)}"
             )
+        if len(self.components) > self.n_columns:
+            raise MessageError(
+                f"PreprocessAndProject.components must be at most {self.n_columns}, one per column"
+                f" of numbers, got {len(self.components)}"
+            )
 
     @property
     def n_new(self) -> int:

@@ -12,6 +12,7 @@ from fedlib.core.array_types import Bools, Ints
 from fedlib.core.client import Client, by_rounding, handles, partitions
 from fedlib.core.columns import RawTable, category_groups, present, read_columns
 from fedlib.core.messages import Message
+from fedlib.core.moments import Moments
 from fedlib.core.points import check_weights, with_weights
 from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.fixed_point import add_rows, summed
@@ -132,7 +133,7 @@ class SummaryClient(Client):
     def sum_weighted_columns(self, request: SumWeightedColumns) -> RowTotals:
         return sum_weighted_columns(self.X, request, self.weight, self)
 
-    @partitions(SumWeightedColumns, terms=())
+    @partitions(SumWeightedColumns, terms=("bounds", "max_weight"))
     def rows_with_weights(self, request: SumWeightedColumns) -> Iterable[Ints]:
         """Yield the rows with a value in each column, by bin, and those of each category.
 
@@ -154,12 +155,8 @@ class SummaryClient(Client):
 
     @handles(SumColumns)
     def sum_columns(self, request: SumColumns) -> ColumnSums:
-        table = self.view(request)
-        columns = self._values(request, request.columns)
-        shifted = [values - one for values, one in zip(columns, request.centres, strict=True)]
-        sums = np.array([one.sum() for one in shifted], np.float64)
-        squares = np.array([np.square(one).sum() for one in shifted], np.float64)
-        return ColumnSums(len(table), table.counts, sums, squares)
+        table, moments = self.view(request), self._moments(request).about(request.centres)
+        return ColumnSums(len(table), table.counts, moments.remainders, moments.squares)
 
     @handles(SumClippedColumns)
     def sum_clipped_columns(self, request: SumClippedColumns) -> ColumnSums:
@@ -174,12 +171,21 @@ class SummaryClient(Client):
 
     @handles(SumValues)
     def sum_values(self, request: SumValues) -> ValueMoments:
-        columns = self._values(request, request.columns)
-        means = np.array([values.mean() if len(values) else 0.0 for values in columns])
-        deviations = [values - mean for values, mean in zip(columns, means, strict=True)]
-        remainders = np.array([one.sum() for one in deviations], np.float64)
-        squares = np.array([np.square(one).sum() for one in deviations], np.float64)
-        return ValueMoments(means.astype(np.float64), remainders, squares)
+        return ValueMoments(*self._moments(request)[1:])
+
+    def _moments(self, request: SumColumns | SumValues) -> Moments:
+        """Return those of the chosen columns; what fills gaps is added as a constant."""
+        table = self.view(request)
+        unfilled = self.view(TableView(request.categorical, request.drop_gaps))
+        check_columns(table, request.columns)
+        chosen = request.columns.tolist()
+        moments = Moments.of([one[~np.isnan(one)] for one in map(unfilled.numbers_or_gaps, chosen)])
+        fills = dict(zip(request.fill_columns[::-1], request.fill_values[::-1], strict=True))
+        if not len(fills):
+            return moments
+        values = np.array([fills.get(j, 0.0) for j in chosen])
+        filled = np.where([j in fills for j in chosen], len(table) - moments.counts, 0)
+        return moments.with_constants(filled, values)
 
     @handles(FindExtremes)
     def find_extremes(self, request: FindExtremes) -> Extremes:
@@ -259,13 +265,6 @@ class SummaryClient(Client):
         yield self._all_rows(request, np.zeros(len(unfilled), np.int64))
         for j in chosen:
             yield self._all_rows(request, present(unfilled.columns[j]) - 1)
-        if isinstance(request, SumColumns):
-            fills = zip(request.fill_columns.tolist(), request.fill_values, strict=False)
-            for j, one in [*zip(chosen, request.centres, strict=True), *fills]:
-                numbers = self.X.numbers_or_gaps(j)
-                if self.counted is not None:
-                    numbers = np.where(self.counted, numbers, np.nan)
-                yield from by_rounding(numbers, one)
 
     @partitions(CountBins, terms=())
     def bins(self, request: CountBins) -> Iterable[Ints]:

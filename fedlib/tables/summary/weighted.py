@@ -20,7 +20,7 @@ from fedlib.core.array_fields import OF_CLIENT
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import Client
 from fedlib.core.columns import RawTable
-from fedlib.core.messages import Array
+from fedlib.core.messages import Array, MessageError
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
 from fedlib.protection.privacy import BoundsArray, Sensitivity, to_unit
@@ -52,6 +52,8 @@ class SumWeightedColumns(SumRows):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_lengths(self.lengths, self.categories)
+        if len(np.unique(self.columns)) < len(self.columns):  # each with limits of its own
+            raise MessageError("SumWeightedColumns.columns must be different columns")
 
     @property
     def n_values(self) -> int:

@@ -25,10 +25,11 @@ from fedlib.clustering.kmeans.messages import (
     FindCentres,
     SumClusters,
     SummariseGroups,
+    SumWeightedClusters,
 )
 from fedlib.clustering.kmeans.private import SumClustersNoisily
 from fedlib.core.client import Client, handles, partitions
-from fedlib.core.messages import Declined, Done, Message
+from fedlib.core.messages import Declined, Done, Message, MessageError, encode
 from fedlib.core.protocol import run
 from fedlib.core.wrapping import WrappingClient
 from fedlib.evaluation.messages import CountClassScores, CountScores, SumErrors, SumLabelledRows
@@ -45,7 +46,8 @@ from fedlib.tables.components.messages import SumScatter
 from fedlib.tables.pipeline import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess, PreprocessAndProject
 from fedlib.tables.summary.client import SummaryClient
-from fedlib.tables.summary.messages import SumColumns, TableView
+from fedlib.tables.summary.messages import SumColumns, SumValues
+from fedlib.tables.summary.weighted import SumWeightedColumns
 from fedlib.testing import Recorder
 
 RNG = np.random.default_rng(0)
@@ -323,28 +325,63 @@ def test_the_slope_of_pseudo_huber_is_a_term():
 
 AGES = np.array([*RNG.uniform(1, 60, 59), 97.0])
 FAR = -(2.0**59)  # next to it, floats are multiples of 128: only the last age is above 64
+# Two groups with the same sums of values and of squares, and hardly any value in common.
+TWINS = [np.repeat(values, 20)[:, np.newaxis] for values in ([0.0, 4.0, 5.0], [1.0, 2.0, 6.0])]
+CENTRES = [*RNG.uniform(-10, 10, 50).tolist(), 0.0, 0.1, 1e100, FAR]
+
+
+def sum_columns(centre, filled=()):
+    values = np.array(filled, np.float64)
+    fills = np.zeros(len(values), np.int64), values
+    return SumColumns((), False, *fills, 1, np.array([0]), np.array([centre]))
 
 
 @pytest.mark.parametrize(
-    ("client", "asked"),
+    ("client_of", "asked"),
     [
-        (PCAClient(AGES[:, np.newaxis]), lambda c: SumScatter(np.array([c]))),
-        (RegressionScoreClient((AGES, AGES)), SumErrors),
+        (PCAClient, lambda c: SumScatter(np.array([c]))),
+        (lambda X: RegressionScoreClient((X, X[:, 0])), SumErrors),
+        (SummaryClient, sum_columns),
+        (lambda X: SummaryClient(np.vstack([X, X * np.nan])), lambda c: sum_columns(c, [0.7 * c])),
         (
-            SummaryClient(AGES[:, np.newaxis]),
-            lambda c: SumColumns(*TableView(), 1, np.array([0]), np.array([c])),
+            lambda X: SummaryClient(np.vstack([X, X * np.nan])),
+            lambda c: SumValues((), False, np.array([0]), np.array([c]), np.array([0])),
         ),
+        (FederatedKMeansClient, lambda c: SumClusters(np.array([[[c]]]))),
         (
-            FederatedKMeansClient(AGES[:, np.newaxis]),
-            lambda c: SumClusters(np.array([[[c]]])),
+            lambda X: FederatedKMeansClient((X, np.ones(len(X)))),
+            lambda c: SumWeightedClusters(np.array([[[c]]])),
         ),
     ],
 )
-def test_rounding_next_to_a_far_centre_counts_rows_above_a_threshold(client, asked):
-    above = np.count_nonzero(AGES - FAR > -FAR)
-    assert above == 1
-    assert not isinstance(guarded(client).answer(asked(50.0)), Declined)
-    assert guarded(client).answer(asked(FAR)) == SMALL
+def test_the_last_bits_of_a_sum_about_a_centre_do_not_depend_on_single_rows(client_of, asked):
+    """A difference from a centre is rounded: a function of the row that the server chooses."""
+    direct = [[np.square(X - c).sum() for X in TWINS] for c in CENTRES]
+    assert np.mean([one != other for one, other in direct]) > 0.5
+    sites = [guarded(client_of(X)) for X in TWINS]
+    for centre in CENTRES:
+        first, second = (site.answer(asked(centre)) for site in sites)
+        assert not isinstance(first, Declined)
+        assert encode(first) == encode(second), centre
+
+
+@pytest.mark.parametrize(
+    "changed", [{"bounds": np.array([[0.1], [8.0]])}, {"max_weight": 1.1}], ids=list
+)
+def test_limits_that_scale_values_are_terms(changed):
+    none = np.empty(0, np.int64)
+    asked = SumWeightedColumns(np.array([[0.0], [8.0]]), np.array([0]), 0, 1.0, none, none, ())
+    site = guarded(SummaryClient((TWINS[0], np.ones(60))))
+    assert not isinstance(site.answer(asked), Declined)
+    assert site.answer(replace(asked, **changed)) == SMALL
+
+
+def test_a_request_scales_a_column_once():
+    none = np.empty(0, np.int64)
+    with pytest.raises(MessageError, match="SumWeightedColumns.columns must be different"):
+        SumWeightedColumns(
+            np.array([[0.0, 1.0], [8.0, 8.0]]), np.zeros(2, int), 0, 1.0, none, none, ()
+        )
 
 
 def project(centre=0.0, fill=0.0, mean=0.0, component=1.0):
@@ -369,18 +406,6 @@ def test_preprocessing_that_rounds_rows_is_declined(rules, answered):
     site = guarded(PipelineClient(ages, FederatedKMeansClient))
     assert site.answer(rules) == Done()
     assert isinstance(site.answer(SumScatter(np.zeros(1))), Declined) != answered
-
-
-def test_values_next_to_which_gaps_are_filled_are_looked_at():
-    ages = np.append(AGES, [np.nan] * 20)[:, np.newaxis]
-    nothing = np.empty(0, np.int64)
-    for filled, answered in ((60.0, True), (2.0**59, False)):
-        asked = SumColumns(
-            (), False, nothing, np.empty(0), n_columns=1, columns=np.array([0]), centres=np.zeros(1)
-        )
-        fills = {"fill_columns": np.array([0]), "fill_values": np.array([filled])}
-        site = guarded(SummaryClient(ages))
-        assert isinstance(site.answer(replace(asked, **fills)), Declined) != answered
 
 
 def test_what_a_client_does_not_handle_makes_the_guard_forget_nothing():
