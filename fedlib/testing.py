@@ -19,8 +19,6 @@ from fedlib.core.ledger import Ledger
 from fedlib.core.messages import Message, decode, encode
 from fedlib.core.protocol import serve
 
-__all__ = ["Exchange", "Recorder", "seeded_noise"]
-
 Tamper = Callable[[bytes, bytes], bytes | None]
 
 

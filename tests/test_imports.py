@@ -168,6 +168,16 @@ def test_private_names_of_scikit_learn_are_imported_in_one_place():
     assert private == {"fedlib.core.validation"}
 
 
+def test_only_packages_list_their_names():
+    """And three modules from which others take names that are defined elsewhere."""
+    listing = {
+        module
+        for module, path in MODULES.items()
+        if path.name != "__init__.py" and "\n__all__ = " in path.read_text(encoding="utf-8")
+    }
+    assert listing == {f"fedlib.core.{name}" for name in ("messages", "protocol", "validation")}
+
+
 # Tokens that are no code.
 LAYOUT = {
     tokenize.COMMENT,

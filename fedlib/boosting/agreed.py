@@ -24,8 +24,6 @@ from fedlib.core.columns import NUMBER, TEXT
 from fedlib.core.names import check_names
 from fedlib.tables.schema.columns import Column
 
-__all__ = ["AgreedFeatures", "agreed_features"]
-
 
 @dataclass(frozen=True)
 class AgreedFeatures:

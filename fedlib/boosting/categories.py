@@ -35,13 +35,6 @@ from fedlib.core.protocol import Flow, Replies
 from fedlib.core.texts import composed, printable
 from fedlib.tables.summary.messages import Category, split
 
-__all__ = [
-    "CountLevels",
-    "LevelCounts",
-    "Table",
-    "read_table",
-]
-
 MAX_CATEGORIES = 2**12  # of one feature; a set of them has as many bits
 
 

@@ -12,15 +12,6 @@ from numpy.typing import NDArray
 from fedlib.core.agreement import Disagreement, agree
 from fedlib.core.labels import read_classes, truth_spelling
 
-__all__ = [
-    "Class",
-    "OneClassWarning",
-    "agree_on_kind",
-    "agree_on_two_classes",
-    "class_weights",
-    "problem_of_classes",
-]
-
 Class = bool | int | float | str
 
 

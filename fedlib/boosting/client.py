@@ -42,8 +42,6 @@ from fedlib.core.labels import read_classes
 from fedlib.core.messages import Message
 from fedlib.protection.secure.fixed_point import add_rows, summed
 
-__all__ = ["BoostingClient", "RegressionClient"]
-
 
 class BoostingClient(TreeClient):
     """A client and its rows.

@@ -40,14 +40,6 @@ from fedlib.kernels import buckets as kernels
 from fedlib.kernels.buckets import Buckets, SortedKeys
 from fedlib.kernels.histograms import find_bins
 
-__all__ = [
-    "CountBuckets",
-    "Cuts",
-    "RowsPerBucket",
-    "bounded_cuts",
-    "bucket_counts",
-]
-
 DEPTHS = (12, 16, 20)  # the number of leading bits of a float32 that define a bucket, per round
 MAX_VALUE = 2.0**127  # the bucket of a larger value would have no finite upper edge
 MAX_VALUES_PER_BUCKET = 4  # distinct values on average; with more, the buckets are too coarse

@@ -30,13 +30,6 @@ from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits, summed
 from fedlib.protection.secure.points import NumberOfPoints
 
-__all__ = [
-    "ClassSums",
-    "TargetDescription",
-    "TargetSums",
-    "TrainingDescription",
-]
-
 Kinds = Annotated[bytes, msgspec.Meta(max_length=2**16)]  # of features
 LearningRate = Annotated[float, msgspec.Meta(gt=0, le=1)]
 NumberOfMargins = Annotated[int, msgspec.Meta(ge=0, le=2**10)]

@@ -43,8 +43,6 @@ from fedlib.core.parameters import KW_ONLY, Flag, Kind, OptionalPositiveFloat
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
 
-__all__ = ["FederatedXGBClassifier"]
-
 
 class FederatedXGBClassifier(ClassifierMixin, Boosted):
     """Boosted trees for two or more classes, over clients that hold rows of the same features.

@@ -24,7 +24,6 @@ from fedlib.kernels.histogram_splits import BELOW_ALL
 if TYPE_CHECKING:
     from xgboost import Booster
 
-__all__ = ["Exported", "from_booster", "to_booster"]
 
 NAME_CHARACTERS = str.maketrans("[]<", "()_") | {
     code: "_" for code in range(32) if chr(code) not in "\t\n\r"

@@ -52,7 +52,6 @@ from fedlib.protection.secure.points import NumberOfPoints
 if TYPE_CHECKING:  # a site does not need the estimators' parameters
     from fedlib.boosting.settings import Settings
 
-__all__ = ["ResidualSums", "TargetCounts"]
 
 N_PARTS = 256  # of a range of targets
 N_DIVISIONS = 4  # of the 2**32 keys of float32 numbers, until each has a part of its own

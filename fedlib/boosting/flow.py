@@ -47,8 +47,6 @@ from fedlib.core.names import check_names
 from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.sums import NoisySums
 
-__all__ = ["boosting"]
-
 REMEDY = "; objective='multi:softprob' allows more"
 ROOM = 2.0**8  # for sums that grow from those at base margins
 NO_CUTS = Cuts(np.zeros(1, np.int64), np.empty(0, np.float32))

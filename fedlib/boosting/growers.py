@@ -26,10 +26,6 @@ from fedlib.core.messages import Message
 from fedlib.core.protocol import Flow, Replies
 from fedlib.kernels.splits import Decisions
 
-__all__ = [
-    "Grower",
-]
-
 
 class Level(NamedTuple):
     """The open nodes of a level: ``n_open`` nodes from index ``first`` on."""

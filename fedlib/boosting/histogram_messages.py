@@ -36,16 +36,6 @@ from fedlib.kernels.packing import (
 from fedlib.protection.privacy.messages import NOISY, NoisyRequest
 from fedlib.protection.secure.fixed_point import digits_of_limits
 
-__all__ = [
-    "BuildHistograms",
-    "BuildPackedHistograms",
-    "Histograms",
-    "NoisyHistograms",
-    "PackedHistograms",
-    "SummableHistograms",
-    "unpack",
-]
-
 
 class Measured(NamedTuple):
     """What a server checks of a client's histograms.

@@ -25,8 +25,6 @@ from fedlib.kernels.histogram_splits import decide as decide_by_kernel
 from fedlib.kernels.histograms import subtract_siblings
 from fedlib.kernels.splits import Decisions
 
-__all__ = ["HistogramGrower"]
-
 
 class HistogramGrower(Grower):
     """Chooses the best cut by the histograms of all clients' rows.

@@ -18,8 +18,6 @@ import scipy
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.kernels import splits
 
-__all__ = ["LabelSums"]
-
 SMALLEST_FRACTION = 1e-6  # XGBoost's, in the logarithm of a class's fraction
 LARGEST_EXPONENT = 80.0  # of a margin in bounds; more overflows a float32
 SMALLEST_POSITIVE = float(np.finfo(np.float32).tiny)

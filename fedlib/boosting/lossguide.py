@@ -21,8 +21,6 @@ from fedlib.core.array_types import Ints
 from fedlib.core.protocol import Flow
 from fedlib.kernels.splits import Decisions
 
-__all__ = ["LossguideGrower"]
-
 
 class Candidate(NamedTuple):
     """A leaf that can be split: sorted by its gain, then by its number.

@@ -26,13 +26,6 @@ from fedlib.kernels.histograms import extremes
 from fedlib.kernels.splits import Decisions
 from fedlib.tables.summary.messages import Category
 
-__all__ = [
-    "BeginBoosting",
-    "CandidateSums",
-    "LeafSums",
-    "SplitProposals",
-]
-
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 MAX_SUM = 2**53  # of one client; the sums of a thousand clients fit an int64

@@ -26,8 +26,6 @@ from fedlib.core.messages import MessageError
 from fedlib.kernels import levels as kernels
 from fedlib.kernels import objectives, survival
 
-__all__ = ["Objective"]
-
 Parameter = float | tuple[float, ...]
 
 SUM_BITS = 52  # no sum of a client reaches 2**52 units, so each is exact as a float64

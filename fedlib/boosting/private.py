@@ -39,13 +39,6 @@ from fedlib.protection.sums import NoisySums
 if TYPE_CHECKING:  # a site does not need the estimators' parameters
     from fedlib.boosting.settings import Settings
 
-__all__ = [
-    "PrivateGrower",
-    "gradient_limits",
-    "penalty",
-    "row_sensitivity",
-]
-
 
 MAX_GRADIENT = 1e6
 

@@ -21,8 +21,6 @@ from fedlib.core.array_types import Bools, Bytes, Floats, Floats32, Ints, Ints32
 from fedlib.core.protocol import Flow, Replies
 from fedlib.kernels.splits import LEFT, RIGHT, CandidateSums, Decisions, gains_of_candidates
 
-__all__ = ["TopSplits", "UnionSplits"]
-
 
 class Proposals(NamedTuple):
     """The proposals of all clients, one entry per proposal.

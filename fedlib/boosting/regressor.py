@@ -30,8 +30,6 @@ from fedlib.core.parameters import KW_ONLY, Flag, Kind, OptionalPositiveFloat
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
 
-__all__ = ["FederatedXGBRegressor"]
-
 OF_NUMBERS = {name for name in OBJECTIVES if name.startswith(("reg:", "count:", "survival:"))}
 MAX_LEVELS = 2**10
 Levels = Annotated[

@@ -32,8 +32,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
-__all__ = ["NEWEST_RULES", "RULES", "Rules", "RulesName", "rules_of"]
-
 RulesName = Literal["3.2", "3.3", "3.4"]
 
 

@@ -31,11 +31,6 @@ from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow
 from fedlib.kernels.survival import negative_log_likelihoods
 
-__all__ = [
-    "RowScores",
-    "ScoreRows",
-]
-
 N_INTERVALS = 1024  # of probabilities, for the AUC
 SMALLEST = 1e-16  # probability in a log-loss, as in XGBoost
 SMALLEST_MEAN = 1e-6  # of a gamma distribution, as in XGBoost

@@ -21,11 +21,6 @@ from fedlib.core.messages import Array
 from fedlib.kernels.forests import Forest, add_children, sum_trees
 from fedlib.kernels.histograms import left_children
 
-__all__ = [
-    "BoostedTrees",
-    "Tree",
-]
-
 
 @dataclass(frozen=True)
 class Tree(Checked):

@@ -16,10 +16,6 @@ from fedlib import __version__
 from fedlib.cli.log import FORMATS, configure, handler, in_json, report
 from fedlib.core.texts import printable
 
-__all__ = [
-    "cli",
-]
-
 # The module, the attribute and the help text of each command. The text is repeated here so that
 # the list of commands imports none of them.
 COMMANDS = {

@@ -10,10 +10,6 @@ from fedlib.core.estimator import Federated
 from fedlib.core.messages import Message
 from fedlib.core.registry import protocols, wrappers
 
-__all__ = [
-    "messages_of",
-]
-
 
 @click.command("protocols")
 @click.option("--names", is_flag=True, help="List the names only.")

@@ -25,8 +25,6 @@ from fedlib.core.privacy_loss import Privacy
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
 
-__all__ = ["Aggregation", "Total"]
-
 
 class Total(NamedTuple):
     """A sum over clients.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["AgreedColumns"]
-
 
 class AgreedColumns:
     """The interface of `fedlib.Schema` for estimators.

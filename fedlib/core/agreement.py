@@ -18,16 +18,6 @@ from fedlib.core.names import difference, listed
 from fedlib.core.protocol import Reject, Replies, TooFewClients
 from fedlib.core.texts import printable
 
-__all__ = [
-    "Disagreement",
-    "NoMinority",
-    "agree",
-    "agree_on_features",
-    "exclude",
-    "require_all",
-    "settle",
-]
-
 MAX_SHOWN = 500  # characters of a client's value in the text of an error
 
 

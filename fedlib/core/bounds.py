@@ -11,8 +11,6 @@ from fedlib.core.array_types import Floats
 from fedlib.core.names import as_table, feature_names, listed
 from fedlib.core.texts import composed
 
-__all__ = ["NO_BOUNDS", "Bounds", "check_bounds"]
-
 MAX_BOUND = 1e100  # so that no square overflows
 
 

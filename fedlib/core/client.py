@@ -20,18 +20,6 @@ from fedlib.core.site_memory import TableMemory
 from fedlib.core.texts import printable
 from fedlib.core.work import MAX_WORK, check_work
 
-__all__ = [
-    "Client",
-    "LostState",
-    "OddRows",
-    "ProtectedFailure",
-    "Unanswerable",
-    "by_rounding",
-    "handles",
-    "partitions",
-    "roles_of",
-]
-
 State = TypeVar("State", bound=Message)
 Handler = TypeVar("Handler", bound=Callable[..., Message])
 Partitioner = TypeVar("Partitioner", bound=Callable[..., Iterable[Ints]])

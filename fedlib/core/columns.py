@@ -30,18 +30,6 @@ from fedlib.core.names import as_table, check_axes, feature_names, order
 from fedlib.core.number_texts import DATE, numbers_in_form
 from fedlib.core.texts import composed
 
-__all__ = [
-    "EMPTY",
-    "MAX_NUMBER",
-    "NUMBER",
-    "TEXT",
-    "RawTable",
-    "are_identifiers",
-    "check_no_identifiers",
-    "present",
-    "read_columns",
-]
-
 NUMBER, TEXT, EMPTY = range(3)  # the kinds of columns
 KIND_NAMES = {NUMBER: "numbers", TEXT: "text", EMPTY: "no values"}
 MAX_NUMBER = 1e100  # so that no sum of squares over any number of clients overflows

@@ -32,8 +32,6 @@ from fedlib.core.protocol import Flow, Host, TooFewClients, Transport, run
 from fedlib.core.search import searching
 from fedlib.core.validation import plain_value
 
-__all__ = ["Clusterer", "Federated"]
-
 
 @dataclass_transform()
 class Federated(BaseEstimator):

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from fedlib.core.texts import printable
 
-__all__ = ["FolderError", "UnreadableFile", "reading", "using_folder"]
-
 
 class UnreadableFile(ValueError):
     """A file is damaged, or cannot be read for another reason. The text begins with its name."""

@@ -27,8 +27,6 @@ from fedlib.core.names import by_client
 from fedlib.core.protocol import TooFewClients, serve
 from fedlib.core.threads import check_n_jobs, one_thread
 
-__all__ = ["InProcess", "Parts", "arrays_of", "data_digest"]
-
 # Seconds per reply below which one thread is faster than several, which wait for each other.
 SHORT = 5e-5
 

@@ -55,14 +55,6 @@ from fedlib.core.records import (
     write_record,
 )
 
-__all__ = [
-    "Journal",
-    "JournalError",
-    "Place",
-    "read_ledger",
-    "run_id",
-]
-
 PACKAGES = ("numba", "numpy", "scikit-learn", "scipy")  # their versions can change a result
 
 Kind = TypeVar("Kind", Header, Asked, Answered)

@@ -31,8 +31,6 @@ from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.names import is_sparse
 from fedlib.core.texts import composed
 
-__all__ = ["read_classes", "read_ids", "read_labels", "read_targets", "read_weights"]
-
 MAX_LABEL = 2**53  # integers up to here are float64 numbers
 DROP = "drop these rows"
 OUT = "leave these rows out"

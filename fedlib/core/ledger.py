@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["SERVER", "Entry", "Ledger"]
 
 SERVER = "server"
 MAX_REASON = 300  # characters of the reason why a reply is rejected

@@ -13,8 +13,6 @@ import numpy as np
 
 from fedlib.core.array_types import Floats
 
-__all__ = ["Moments", "rounded_mean"]
-
 
 def rounded_mean(X: Floats) -> Floats:
     """Return the mean (n_columns,) or () of rows, 0 without rows; that of equal rows is the row.

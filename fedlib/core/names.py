@@ -16,8 +16,6 @@ import pandas as pd
 
 from fedlib.core.texts import composed, printable
 
-__all__ = ["by_client", "feature_names", "in_common_order", "in_order", "is_sparse"]
-
 MAX_NAMES = 2**16  # in one message, see `fedlib.core.messages.FeatureNames`
 MAX_SHOWN = 5  # names of columns in the text of an error
 

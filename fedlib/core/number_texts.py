@@ -7,8 +7,6 @@ from typing import Literal
 
 import pandas as pd
 
-__all__ = ["like_numbers", "numbers_in_form"]
-
 # A number in whatever form: with another decimal mark or with marks between thousands.
 ANY_NUMBER = r"[-+\u2212]?[.,]?\d[\d.,'\u2019\u00a0\u202f ]*([eE][-+]?\d+)?"
 LIKE_NUMBER = re.compile(ANY_NUMBER + r"\s?%?")

@@ -28,22 +28,6 @@ from numpy.typing import ArrayLike
 
 from fedlib.core.validation import Interval, StrOptions
 
-__all__ = [
-    "KW_ONLY",
-    "Flag",
-    "Fraction",
-    "Kind",
-    "NonNegativeFloat",
-    "OptionalArray",
-    "OptionalBounds",
-    "OptionalPositiveFloat",
-    "OptionalPositiveInt",
-    "PositiveFloat",
-    "PositiveInt",
-    "RandomSource",
-    "describe",
-]
-
 # Types with their ranges, to which a parameter adds its text.
 PositiveInt = Annotated[int, Interval(Integral, 1, None, closed="left")]
 OptionalPositiveInt = Annotated[int | None, Interval(Integral, 1, None, closed="left"), None]

@@ -25,18 +25,6 @@ from fedlib.core.columns import (
 from fedlib.core.labels import read_weights
 from fedlib.core.names import as_table, check_axes, feature_names
 
-__all__ = [
-    "MAX_COORDINATE",
-    "PointsClient",
-    "as_numbers",
-    "check_coordinates",
-    "check_points",
-    "check_weights",
-    "checked_array",
-    "eval_sets_of",
-    "with_weights",
-]
-
 MAX_COORDINATE = 1e100  # so that no sum of squares over any number of clients overflows
 MAX_WEIGHT = 2.0**40  # of all points of a client
 

@@ -11,8 +11,6 @@ import msgspec
 
 from fedlib.core.messages import Message, MessageError
 
-__all__ = ["Privacy", "exact", "privacy_of", "round_down", "shown"]
-
 Loss = Annotated[float, msgspec.Meta(ge=0)]
 
 

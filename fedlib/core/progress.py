@@ -6,8 +6,6 @@ from time import monotonic
 
 from fedlib.core.ledger import SERVER, Ledger
 
-__all__ = ["Progress"]
-
 
 class Progress:
     """Prints lines about the steps of a run on standard output.

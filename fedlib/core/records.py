@@ -20,10 +20,6 @@ from typing import IO, Any, BinaryIO
 
 import msgspec
 
-__all__ = [
-    "lock",
-]
-
 MAGIC = b"fedlib journal 1\n"
 FRAME = struct.Struct("<QI32s")  # length, CRC-32 of the length, SHA-256 of the content
 LENGTH = struct.Struct("<Q")

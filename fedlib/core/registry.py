@@ -12,18 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedlib.core.estimator import Federated
 
-__all__ = [
-    "ALIGNED",
-    "LEAVE_ONE_OUT",
-    "PIPELINE",
-    "find_client",
-    "find_estimator",
-    "innermost",
-    "protocols",
-    "unwrapped",
-    "wrapper_of",
-    "wrappers",
-]
 
 ALIGNED, PIPELINE, LEAVE_ONE_OUT = "aligned/", "pipeline/", "leave-one-site-out/"
 WRAPPERS = {

@@ -10,8 +10,6 @@ import msgspec
 
 from fedlib.core.messages import Message
 
-__all__ = ["Combined", "Reject", "Replies"]
-
 
 class Combined(Message):
     """Stands for a reply that the transport has added to the reply of another client.

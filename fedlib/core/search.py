@@ -26,8 +26,6 @@ from fedlib.core.messages import Message, decode, encode
 from fedlib.core.protocol import Flow, GroupsTooSmall, InvalidRequest, TooFewClients
 from fedlib.core.replies import Reject, Replies
 
-__all__ = ["Once", "searching"]
-
 MAX_RECORDED = 2**25  # bytes of messages; the rest of a longer run is not searched
 MAX_TRIES = 100  # of repeated flows
 # Errors that compare clients already, or are not about replies.

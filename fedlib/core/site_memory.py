@@ -28,9 +28,6 @@ from fedlib.core.file_errors import reading
 from fedlib.core.records import open_private, sync_folder
 from fedlib.core.texts import printable
 
-__all__ = ["Lock", "OldMemory", "SiteIsLocked", "TableMemory", "digest_of", "state_folder"]
-
-
 COUNT = re.compile(rb"(\S+) (\d{1,18})")  # a line of the counts
 FORGOTTEN = "forgotten"  # of a record, whose key is the kind
 

@@ -6,8 +6,6 @@ import codecs
 import unicodedata
 from pathlib import Path
 
-__all__ = ["composed", "printable", "read_edited", "without_mark"]
-
 MARKS = {  # the longer marks come first, since that of UTF-16 begins that of UTF-32
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",

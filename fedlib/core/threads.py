@@ -12,10 +12,6 @@ from typing import Any
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
-__all__ = [
-    "check_n_jobs",
-]
-
 Limits = list[tuple[Any, int]]  # pairs of a loaded library and a number of threads
 
 

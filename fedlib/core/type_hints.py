@@ -10,16 +10,6 @@ import numpy as np
 
 from fedlib.core.messages import Message
 
-__all__ = [
-    "alternatives",
-    "class_of",
-    "describe_hint",
-    "field_names",
-    "fits",
-    "item_hints",
-    "resolve_alias",
-]
-
 
 def field_names(kind: type) -> list[str] | None:
     """Return the fields of a dataclass, NamedTuple or message class; None for any other class."""

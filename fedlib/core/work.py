@@ -12,8 +12,6 @@ from __future__ import annotations
 from fedlib.core.messages import MAX_BYTES, Message
 from fedlib.core.privacy_loss import privacy_of
 
-__all__ = ["MAX_WORK", "STEP", "TooMuchWork", "check_work", "problem_of_work", "work_of"]
-
 MAX_VALUES = MAX_BYTES // 8  # of one reply
 MAX_WORK = 10**8  # operations per row and feature for one reply: a second per row at most
 NOISE = 20  # operations for the noise of one value: `MAX_WORK` draws for two minutes

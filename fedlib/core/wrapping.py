@@ -17,13 +17,6 @@ from fedlib.core.client import Client, LostState, Partitioned
 from fedlib.core.messages import Message, decode, encode
 from fedlib.core.site_memory import TableMemory
 
-__all__ = [
-    "WrappedState",
-    "Wrapper",
-    "WrappingClient",
-    "usable_rows",
-]
-
 
 def encode_state(client: Client) -> bytes:
     """Return the encoded state of a client; empty if it has none."""

@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.model_selection import StratifiedKFold
 from sklearn.utils import check_array, check_random_state
 
-__all__ = ["split_columns", "split_rows"]
-
 Indices = NDArray[np.intp]
 How = Literal["stratified", "uniform", "dirichlet", "spatial"]
 

@@ -14,10 +14,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "shapes",
-]
-
 Points = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Points]
 

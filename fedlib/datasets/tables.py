@@ -16,10 +16,6 @@ from fedlib.datasets.dataset import CorruptFile, Dataset, StandInWarning
 from fedlib.datasets.sources import Source, find, sources
 from fedlib.datasets.stand_ins import stand_in
 
-__all__ = [
-    "parse",
-]
-
 
 class Layout(NamedTuple):
     """The columns of a file that are not features."""

@@ -31,8 +31,6 @@ from fedlib.evaluation.messages import (
 from fedlib.protection.privacy.intervals import Noise, estimate, hides, ratio
 from fedlib.protection.secure.points import DescribeFeatures
 
-__all__ = ["ClassScores", "class_evaluation"]
-
 SCORES = "accuracy", "balanced accuracy", "AUC", "log-loss", "Brier score"
 
 

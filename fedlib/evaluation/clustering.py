@@ -51,12 +51,6 @@ from fedlib.tables.summary.messages import MAX_ROWS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "ClusterScores",
-    "ClusteringScoreClient",
-    "FederatedClusteringScore",
-    "clustering_score",
-]
 
 BLOCK = 2**22  # distances that a client computes at once
 ROUNDING, SLACK = 1e-6, 1e-9  # relative errors of distances and of points due to rounding

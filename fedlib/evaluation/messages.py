@@ -20,15 +20,6 @@ from fedlib.protection.row_sums import RowTotals, SumRows
 from fedlib.protection.secure.points import MAX_SUM
 from fedlib.tables.summary.messages import MAX_MEAN, MAX_ROWS, MAX_SQUARES
 
-__all__ = [
-    "ClassCounts",
-    "ClassScoreTotals",
-    "ClusterDistances",
-    "ErrorSums",
-    "LabelledMoments",
-    "ScoreCounts",
-]
-
 MAX_CLUSTERS = 2**20
 MAX_BINS = 2**20
 MAX_DISTANCES = 1e240

@@ -13,8 +13,6 @@ from sklearn.metrics.cluster import contingency_matrix
 from fedlib.core.labels import read_classes, read_labels
 from fedlib.figures.matching import check_labellings
 
-__all__ = ["clustering_scores", "matched_accuracy"]
-
 
 def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]:
     """Return five scores of a clustering, compared with the true classes.

@@ -35,8 +35,6 @@ from fedlib.protection.privacy.intervals import Noise, estimate, hides, ratio
 from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.points import DescribedPoints, agree_on_bounded_features
 
-__all__ = ["FederatedRegressionScore", "NumberScores", "RegressionScoreClient", "regression_score"]
-
 RESULTS = (
     "count of rows",
     "mean",

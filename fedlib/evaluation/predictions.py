@@ -75,7 +75,6 @@ from fedlib.tables.summary.columns import ask, repeat
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["EvaluationClient", "FederatedEvaluation", "PredictionScores", "evaluation"]
 
 ROW_SUM = 1e-6  # the largest difference to 1 of the sum of a row's probabilities
 

@@ -10,8 +10,6 @@ from fedlib.core.array_types import Floats
 from fedlib.core.protocol import Flow
 from fedlib.protection.estimator import ProtectedFederated
 
-__all__ = ["Scored"]
-
 
 class Scored(ProtectedFederated):
     """Base class of the estimators of scores, which can be masked or have noise.

@@ -13,8 +13,6 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.evaluation.class_scores import area_under_curve
 from fedlib.evaluation.messages import EPS, ROUNDING, ClassCounts, CountScores, ScoreCounts
 
-__all__ = ["PredictionScores"]
-
 
 @dataclass(frozen=True)
 class PredictionScores(Checked):

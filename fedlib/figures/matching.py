@@ -5,8 +5,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics.cluster import contingency_matrix
 
-__all__ = ["check_labellings", "match_clusters"]
-
 
 def match_clusters(labels: ArrayLike, reference: ArrayLike) -> NDArray[np.int64]:
     """Return labels in which each cluster has the number of its partner in a reference.

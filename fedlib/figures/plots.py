@@ -28,18 +28,6 @@ from numpy.typing import ArrayLike
 
 from fedlib.figures.matching import match_clusters
 
-__all__ = [
-    "calls",
-    "cells",
-    "colours",
-    "column_histograms",
-    "compare",
-    "scatter",
-    "sequence_diagram",
-    "slider",
-    "strip",
-]
-
 SERVER = "server"  # its name as a sender or receiver
 NOISE = "#8c8c8c"
 NO_CLUSTER = "#dcdcdc"

@@ -10,8 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["contributions", "curves", "learning_curve", "profiles"]
-
 WIDEST = 7.5  # width of a page, in inches
 LONG = 9  # letters of a name that is drawn at an angle
 LIMIT = 2.0  # standard deviations at which the colours end

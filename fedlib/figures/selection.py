@@ -11,8 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-__all__ = ["criteria", "density_curves"]
-
 
 def density_curves(
     distances: pd.Series,

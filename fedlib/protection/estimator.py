@@ -27,8 +27,6 @@ from fedlib.protection.secure.client import SecureClient
 from fedlib.protection.secure.identities import simulated_identities
 from fedlib.protection.sums import MaskedNoisySums, MaskedSums, NoisySums
 
-__all__ = ["ProtectedFederated", "WeightedFederated"]
-
 
 class ProtectedFederated(Federated):
     """An estimator whose sums can be masked, or have noise, or both.

@@ -21,8 +21,6 @@ from fedlib.protection.secure.fixed_point import Digits
 from fedlib.protection.secure.flow import secure_sum
 from fedlib.protection.secure.identities import honest_survivors
 
-__all__ = ["MaskedNoisySums", "MaskedSums", "NoisySums"]
-
 
 class MaskedSums(Aggregation):
     """Secure sums: the server sees totals only (`fedlib.protection.secure`)."""

@@ -56,8 +56,6 @@ from fedlib.sites.model_values import (
 )
 from fedlib.tables.files import write_file
 
-__all__ = ["ModelFileError", "load", "save"]
-
 FORMAT, VERSION = "fedlib model", 1
 MIN_LIMIT, MAX_RATIO = 2**26, 100  # of the unpacked arrays: bytes, and times the file
 

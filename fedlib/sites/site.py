@@ -28,13 +28,6 @@ from fedlib.tables.files import Table
 if TYPE_CHECKING:
     from fedlib.core.estimator import Federated
 
-__all__ = [
-    "argument_types",
-    "make_client",
-    "make_estimator",
-    "takes_raw_tables",
-]
-
 
 def takes_raw_tables(protocol: str) -> bool:
     """Return whether the clients of a protocol take tables with text and gaps.

@@ -37,15 +37,6 @@ from fedlib.core.registry import ALIGNED
 from fedlib.core.validation import check_every_client_stays, check_key
 from fedlib.core.wrapping import WrappingClient
 
-__all__ = [
-    "AlignedClient",
-    "AlignedRows",
-    "Pseudonyms",
-    "aligned",
-    "check_alignable",
-    "pseudonym",
-]
-
 NOISE = -1  # the label of a row in no cluster
 SIZE = 16  # bytes of a pseudonym: two of a billion rows are equal with a probability of 1e-21
 # In one process, there is nobody from whom identifiers could be hidden. A fixed key gives the same

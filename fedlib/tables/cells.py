@@ -23,8 +23,6 @@ from fedlib.core.columns import GAP_WORDS, MAX_EXACT, TRUTH
 from fedlib.core.texts import composed
 from fedlib.tables.formulas import unguarded
 
-__all__ = ["read_cells"]
-
 POINT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 COMMA = re.compile(r"[-+]?(\d+(,\d*)?|,\d+)([eE][-+]?\d+)?")
 INTEGER = re.compile(r"[-+]?\d+")

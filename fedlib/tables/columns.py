@@ -24,8 +24,6 @@ from fedlib.core.columns import (
 from fedlib.core.number_texts import numbers_in_form
 from fedlib.tables.cells import QUOTED
 
-__all__ = ["ColumnContent", "describe_columns"]
-
 PREPROCESS = (
     "text and gaps need a run that preprocesses: fedlib serve with --encode and --impute, fedlib"
     " join with --protocol pipeline/NAME"

@@ -18,8 +18,6 @@ from fedlib.tables.read_options import ReadOptions, named_columns
 from fedlib.tables.streams import unpacked_limit
 from fedlib.tables.text_files import FileTable
 
-__all__ = ["read_excel"]
-
 N_ROWS = 100  # that are compared with the names
 # The type of an error, and the element of a formula, whatever its prefix.
 MARKS = (b'"e"', b"'e'", b"<f", b":f")

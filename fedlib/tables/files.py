@@ -34,8 +34,6 @@ from fedlib.tables.layouts import LEADING_ZERO
 from fedlib.tables.read_options import ReadOptions, named_columns
 from fedlib.tables.text_files import FileTable, read_text
 
-__all__ = ["SiteFile", "Table", "read_array", "read_table", "write_file", "write_labels"]
-
 TEXT = {".csv", ".tsv", ".txt"}
 FORMATS = ".csv, .tsv and .txt (also with .gz), .xlsx, .arff, .parquet and .npy"
 # Options that apply to files of cells only.

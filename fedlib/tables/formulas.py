@@ -14,8 +14,6 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["csv_bytes", "guarded", "unguarded"]
-
 # Spreadsheets skip blanks and quotation marks at the beginning, and some read the wide signs of
 # Chinese and Japanese keyboards as the plain ones. A negative number is no formula.
 FORMULA = re.compile(

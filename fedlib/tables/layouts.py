@@ -18,8 +18,6 @@ from fedlib.tables.formulas import unguarded
 from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.streams import open_text
 
-__all__ = ["Layout", "check_header", "check_names", "find_layout"]
-
 SEPARATORS = ",;\t|"  # spaces are tried too, but may be in any text
 HEAD = 2**18  # characters that are examined
 MAX_LINE = 2**26

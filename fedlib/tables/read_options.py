@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from fedlib.core.texts import composed
 
-__all__ = ["ReadOptions"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:

@@ -20,8 +20,6 @@ from fedlib.core.names import feature_names
 from fedlib.core.points import check_points
 from fedlib.core.validation import check_option
 
-__all__ = ["chord", "unit_vectors"]
-
 Unit = Literal["degrees", "radians"]
 AXES = {
     "latitude": {"lat", "lats", "latitude", "latitudes", "latitud", "breite", "breitengrad"},

@@ -15,8 +15,6 @@ from typing import Any, BinaryIO
 
 from fedlib.core.texts import marked_encoding
 
-__all__ = ["csv_reader", "find_encoding", "open_text", "unpacked_limit"]
-
 # What other files begin with, behind blanks, and what to do with them.
 OTHER_FILES = {
     rb"PK\x03\x04": "a ZIP archive or an Excel file; unpack it, or name it .xlsx",

@@ -19,8 +19,6 @@ from fedlib.tables.layouts import Layout, counted, find_layout, separator_name
 from fedlib.tables.read_options import ReadOptions, named_columns
 from fedlib.tables.streams import csv_reader, find_encoding, open_bytes, open_text, undecodable
 
-__all__ = ["FileTable", "read_text"]
-
 N_ROWS = 2**15  # that are parsed at a time
 # Without it, pandas before 3.1 errs in the last bit of a number; pandas 3.1 deprecates it.
 OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)

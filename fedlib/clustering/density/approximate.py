@@ -73,14 +73,6 @@ from fedlib.protection.estimator import ProtectedFederated
 from fedlib.protection.secure.points import DescribedPoints, agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
 
-__all__ = [
-    "ApproximateDBSCAN",
-    "ApproximateDBSCANClient",
-    "ApproximateModel",
-    "approximate_dbscan",
-    "private_dbscan",
-]
-
 DEFAULT_MAX_BLOCKS = 2**22  # 32 MiB of counts per client
 
 Cells = Annotated[np.ndarray, Array("int64", ("cells", "features"), ge=-MAX_CELL, le=MAX_CELL)]

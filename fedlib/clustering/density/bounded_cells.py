@@ -32,20 +32,6 @@ from fedlib.kernels.grid import MAX_CELL
 from fedlib.protection.privacy import NOISY, NoisyRequest, Privacy, Sensitivity, add_noise
 from fedlib.protection.secure.flow import ImpossibleSum
 
-__all__ = [
-    "CountGrid",
-    "CountWithNoise",
-    "Grid",
-    "GridCounts",
-    "NoisyCounts",
-    "TooManyBlocks",
-    "bounded_grid",
-    "count_in_grid",
-    "count_on_grid",
-    "count_with_noise",
-    "occupied_cells",
-]
-
 Eps = Annotated[float, msgspec.Meta(gt=0)]
 Rho = Annotated[float, msgspec.Meta(ge=MIN_RHO, le=1)]
 

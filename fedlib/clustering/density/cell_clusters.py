@@ -10,8 +10,6 @@ from fedlib.core.array_types import Ints
 from fedlib.core.estimator import Clusterer
 from fedlib.protection.estimator import ProtectedFederated
 
-__all__ = ["CellClusters"]
-
 
 class CellClusters(Clusterer, ProtectedFederated):
     """Base class of the estimators whose model has ``cells``, ``counts``, ``labels``, ``place``."""

@@ -39,13 +39,6 @@ from fedlib.kernels.grid import (
     touching_pairs,
 )
 
-__all__ = [
-    "add_counts",
-    "count_cells",
-    "label_cells",
-    "place_points",
-]
-
 # When too many columns are the cause of noise; see `warn_of_noise`.
 MANY_FEATURES, MANY_ROWS, MOST_ROWS, HALF = 3, 100, 0.9, 0.5
 

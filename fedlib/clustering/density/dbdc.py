@@ -38,14 +38,6 @@ from fedlib.core.validation import StrOptions
 from fedlib.kernels.representatives import cover_in_order
 from fedlib.kernels.representatives import move_to_centroids as move_to_centroids_by_kernel
 
-__all__ = [
-    "DBDC",
-    "DBDCClient",
-    "LocalModel",
-    "dbdc",
-    "specific_core_points",
-]
-
 MAX_ITER = 300  # of k-means
 MAX_POINTS = 2**40  # of one client
 ROUNDING = 2.0**-40  # radii grow by this fraction, so that rounding excludes no point at the rim

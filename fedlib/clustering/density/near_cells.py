@@ -43,14 +43,6 @@ from fedlib.kernels.grid import adjacent_pairs
 from fedlib.kernels.near_sums import find_heavy
 from fedlib.kernels.sorted_grid import Grid
 
-__all__ = [
-    "cell_side",
-    "label_core_cells",
-    "place_near",
-    "squared_reach",
-]
-
-
 MAX_CELL = 2**40  # the largest number of a cell for which the guarantee covers rounding
 MIN_RHO = 1e-6  # then squared distances between near cells are exact in float64
 MARGIN = 1 + 2.0**-11

@@ -53,16 +53,6 @@ from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
 from fedlib.kernels.representatives import cover_in_order
 
-__all__ = [
-    "PPDBDC",
-    "AnotherDraw",
-    "BlurredRepresentatives",
-    "DrawRepresentatives",
-    "PPDBDCClient",
-    "blur",
-    "ppdbdc",
-]
-
 COINCIDENCE = 1e-6  # of the noise's amplitude: at most this far apart, two points count as equal
 MAX_DRAWS = 100
 

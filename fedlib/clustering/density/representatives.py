@@ -25,14 +25,6 @@ from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.points import PointsClient
 from fedlib.core.protocol import Replies
 
-__all__ = [
-    "Coverage",
-    "RepresentativeClient",
-    "RepresentativeClustering",
-    "RepresentativeModel",
-    "cluster_representatives",
-]
-
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 Points = Annotated[np.ndarray, Array("float64", ("representatives", "features"))]

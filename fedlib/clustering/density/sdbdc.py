@@ -41,8 +41,6 @@ from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval
 from fedlib.kernels.representatives import cover_greedily
 
-__all__ = ["SDBDC", "ChooseRepresentatives", "SDBDCClient", "WeightedRepresentatives", "sdbdc"]
-
 
 class WeightedRepresentatives(Message):
     """Representatives of a client's points: how many points each covers, and up to what distance.

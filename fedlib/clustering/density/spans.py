@@ -38,14 +38,6 @@ from fedlib.clustering.density.near_cells import squared_reach
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.protection.privacy import Privacy
 
-__all__ = [
-    "ball_of_cells",
-    "find_spans",
-    "noise_margin",
-    "sum_near",
-]
-
-
 FAILURE = 0.05  # the probability that a noisy sum is wrong by more than the margin
 
 

@@ -40,15 +40,6 @@ from fedlib.core.protocol import Flow, Replies, Transport
 from fedlib.core.validation import check_every_client_stays, check_key
 from fedlib.kernels.neighbours import count_bit_bytes, label_rows, list_pairs, read_bits, read_gaps
 
-__all__ = [
-    "FindNeighbours",
-    "NeighbourBlock",
-    "RowDescription",
-    "VerticalDBSCAN",
-    "VerticalDBSCANClient",
-    "vertical_dbscan",
-]
-
 # The size of a block in memory, at one bit per pair of rows. Larger arrays are new memory for each
 # block, which the system clears page by page.
 BLOCK_BYTES = 2**23

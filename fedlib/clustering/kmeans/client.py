@@ -45,8 +45,6 @@ from fedlib.protection.privacy import clipped
 from fedlib.protection.secure.fixed_point import Reply, add_rows, summed
 from fedlib.protection.secure.points import SummablePoints
 
-__all__ = ["FederatedKMeansClient"]
-
 # The last iteration of scikit-learn assigns the points again, and moves no centre.
 NOT_CONVERGED = (
     "k-means has stopped before each centre was the mean of its points, so that the groups behind"

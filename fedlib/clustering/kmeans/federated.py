@@ -38,8 +38,6 @@ from fedlib.core.validation import Interval, StrOptions
 from fedlib.protection.estimator import WeightedFederated, is_protected
 from fedlib.protection.sums import NoisySums
 
-__all__ = ["FederatedKMeans", "draw_seed"]
-
 
 class FederatedKMeans(Clusterer, WeightedFederated):
     """k-means over clients that hold different rows of the same features.

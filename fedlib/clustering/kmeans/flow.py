@@ -41,12 +41,6 @@ from fedlib.protection.secure.points import (
     find_variance,
 )
 
-__all__ = [
-    "KMeansModel",
-    "iterate",
-]
-
-
 GROUPS_PER_CLUSTER = 8  # the maximum number of means that a client sends per cluster
 
 

@@ -15,15 +15,6 @@ from fedlib.protection.privacy import BoundsArray
 from fedlib.protection.secure.fixed_point import digits_of_limits
 from fedlib.protection.secure.points import MaxWeight, NumberOfPoints, farthest
 
-__all__ = [
-    "AssignCentres",
-    "ClusterSums",
-    "GroupMeans",
-    "Inertia",
-    "LocalCentres",
-    "MeasureInertia",
-]
-
 # Points lie within this bound, so that no sum of squares over any number of clients overflows.
 # Means may exceed it by rounding. Centres in requests are means of means: twice the bound.
 MAX_MEAN = 1.01 * MAX_COORDINATE

@@ -40,11 +40,6 @@ from fedlib.protection.privacy import (
 from fedlib.protection.secure.points import MaxWeight, agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
 
-__all__ = [
-    "NoisyClusterSums",
-]
-
-
 PER_CLUSTER = 100  # points per cluster from which a start is computed
 MOST_NOISE = 0.1  # as a fraction of the rows of an average cluster
 

@@ -31,10 +31,6 @@ from fedlib.core.agreement import Disagreement
 from fedlib.core.array_types import Floats
 from fedlib.core.protocol import Replies
 
-__all__ = [
-    "agree_on_magnitude",
-]
-
 # Up to this ratio, as a power of two, squares of both magnitudes fit a float64.
 MAX_RATIO = 26
 SMALLEST_FRACTION = 2.0**-120  # of the largest square: a smaller variance is rounding

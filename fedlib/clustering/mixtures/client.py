@@ -47,8 +47,6 @@ from fedlib.core.messages import Done, Labels, MessageError
 from fedlib.core.validation import count_distinct
 from fedlib.protection.secure.points import SummablePoints
 
-__all__ = ["GaussianMixtureClient"]
-
 
 class GaussianMixtureClient(SummablePoints):
     """A client that holds points; for the parameter see `fedlib.core.points.PointsClient`."""

@@ -14,10 +14,6 @@ import numpy as np
 from fedlib.core.array_types import Floats
 from fedlib.kernels.mixtures import whiten
 
-__all__ = [
-    "CovarianceType",
-]
-
 CovarianceType = Literal["full", "tied", "diag", "spherical"]
 MATRICES = ("full", "tied")  # the types whose covariances are matrices; the others are variances
 

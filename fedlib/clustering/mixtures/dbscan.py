@@ -40,17 +40,6 @@ from fedlib.core.points import MAX_COORDINATE, PointsClient
 from fedlib.core.protocol import Flow, Replies
 from fedlib.core.validation import Interval, count_distinct
 
-__all__ = [
-    "ClusterMixtures",
-    "DrawnModel",
-    "GaussianMixtureDBSCAN",
-    "GaussianMixtureDBSCANClient",
-    "describe_cluster",
-    "draw_points",
-    "gaussian_mixture_dbscan",
-]
-
-
 MAX_POINTS = 10_000_000  # in all clusters of one client, because the server draws as many
 # Added to every variance: this fraction of eps squared, and this fraction of the cluster's
 # variance. The second part only matters for clusters a million times as long as eps.

@@ -38,13 +38,6 @@ from fedlib.kernels.mixtures import (
 )
 from fedlib.kernels.mixtures import log_joint as log_joint_by_kernel
 
-__all__ = [
-    "assign_components",
-    "fit_mixture",
-    "log_joint",
-]
-
-
 LOG_2PI = np.log(2 * np.pi)
 # Added to the variances of a first mixture that would be singular: a fraction of the mean variance.
 # It is scikit-learn's default reg_covar for standardised features.

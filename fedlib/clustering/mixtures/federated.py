@@ -51,8 +51,6 @@ from fedlib.core.validation import StrOptions
 from fedlib.protection.estimator import WeightedFederated, is_protected
 from fedlib.protection.sums import NoisySums
 
-__all__ = ["FederatedGaussianMixture"]
-
 
 class FederatedGaussianMixture(Clusterer, WeightedFederated):
     """A Gaussian mixture fitted over clients that hold different rows of the same features.

@@ -47,14 +47,6 @@ from fedlib.core.names import check_names
 from fedlib.core.protocol import Flow, Reject, Replies
 from fedlib.core.validation import check_option
 
-__all__ = [
-    "MixtureModel",
-    "average_mixtures",
-    "federated_gaussian_mixture",
-    "fit_in_rounds",
-    "step_of_em",
-]
-
 WORSE = 1.0  # of a mean log-likelihood: more than averages of similar clients lose
 HIDING_RATIO = 2.0**16  # of coordinates: in a sum, the squares of the smaller ones lose 32 bits
 

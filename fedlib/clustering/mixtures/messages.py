@@ -19,19 +19,6 @@ from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.core.points import MAX_COORDINATE
 from fedlib.core.work import STEP
 
-__all__ = [
-    "AssignComponents",
-    "ImprovedMixture",
-    "Likelihood",
-    "LocalMixture",
-    "MeasureLikelihood",
-    "Mixture",
-    "PointsIntroduction",
-    "ResponsibilitySums",
-    "parameters",
-]
-
-
 # Bounds on means, sums over points and squares. They leave a margin, so that sums over any number
 # of clients do not overflow.
 MAX_SUM = 1e120

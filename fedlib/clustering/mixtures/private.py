@@ -39,11 +39,6 @@ from fedlib.protection.privacy import (
 from fedlib.protection.secure.points import MaxWeight, agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
 
-__all__ = [
-    "NoisyResponsibilitySums",
-]
-
-
 BLOCK = 4096  # points whose products are computed at once
 SMALLEST_VARIANCE = 1e-6  # of a component, in squared half widths of the bounds
 NOISES = 2  # the least variance of a component, in standard deviations of the noise in it

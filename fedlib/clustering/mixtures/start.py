@@ -11,10 +11,6 @@ from fedlib.clustering.mixtures.covariances import MATRICES, CovarianceType, pos
 from fedlib.core.array_types import Floats
 from fedlib.core.names import as_table
 
-__all__ = [
-    "NOTHING_GIVEN",
-]
-
 
 class Start(NamedTuple):
     """The given parameters of the first mixture. A parameter that is not given is empty.

@@ -43,10 +43,6 @@ from fedlib.evaluation.selection.choices import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "GaussianMixtureSelection",
-    "KMeansSelection",
-]
 
 # The client
 

@@ -42,12 +42,6 @@ from fedlib.evaluation.selection.knee import find_knee
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "DensitySuggestion",
-    "PointsMagnitude",
-    "suggest_parameters",
-]
-
 
 MIN_MAGNITUDE = -900
 MAX_HALVINGS = 52  # a coordinate has no more binary digits

@@ -16,8 +16,6 @@ from fedlib.core.names import as_table, by_client, in_common_order
 from fedlib.core.points import with_weights
 from fedlib.core.registry import innermost
 
-__all__ = ["cross_validate_sites"]
-
 
 def cross_validate_sites(
     estimator: Federated,

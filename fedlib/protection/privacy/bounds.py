@@ -12,10 +12,6 @@ from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.client import Unanswerable
 from fedlib.core.messages import Array
 
-__all__ = [
-    "from_unit",
-]
-
 
 @dataclass(frozen=True)
 class TwoRows(Array):

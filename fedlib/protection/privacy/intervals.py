@@ -18,8 +18,6 @@ import numpy as np
 
 from fedlib.core.array_types import Bools, Floats
 
-__all__ = ["Estimates", "Noise", "estimate", "hides", "ratio"]
-
 LEVEL = 0.99  # the probability with which an interval contains the true result
 N_DRAWS, LEAST_DRAWS = 2000, 100
 MOST_VALUES = 2**22  # of all draws, which take half a second

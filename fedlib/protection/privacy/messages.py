@@ -7,8 +7,6 @@ from typing import Any
 from fedlib.core.messages import Message, MessageError, arrays
 from fedlib.protection.privacy.noise import Sensitivity
 
-__all__ = ["NOISY", "NoisyRequest"]
-
 NOISY = 2.0**60  # a bound on values with noise, far above those of an honest client
 
 

@@ -28,10 +28,6 @@ from fedlib.protection.secure.messages import (
     SignedKeys,
 )
 
-__all__ = [
-    "ImpossibleSum",
-]
-
 MASKING, SELF = 0, 1  # the secrets of a client, in the order of its commitments
 
 

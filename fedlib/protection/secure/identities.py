@@ -19,11 +19,6 @@ from fedlib.core.texts import read_edited
 from fedlib.protection.secure.memory import KeyMemory
 from fedlib.protection.secure.primitives import KEY, commit, signing_key
 
-__all__ = [
-    "new_identity_key",
-    "read_public_keys",
-]
-
 MIN_CLIENTS = 2  # the sum of one client is its data
 
 PublicKeys = dict[str, Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]]

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from fedlib.core.site_memory import Lock, TableMemory
 
-__all__ = ["KeyMemory"]
-
 
 class ReusedMask(Exception):
     """A mask is used for other values or other survivors than before, as from a restored folder."""

@@ -12,15 +12,6 @@ from fedlib.core.privacy_loss import Privacy, privacy_of
 from fedlib.protection.secure.fixed_point import n_words
 from fedlib.protection.secure.primitives import KEY, SEED
 
-__all__ = [
-    "Confirmation",
-    "EncryptedShares",
-    "MaskValues",
-    "MaskedValues",
-    "RevealedShares",
-    "SignedKeys",
-]
-
 BOX = 2 * SEED + 16  # bytes of a sealed pair of shares
 COMMITMENTS = 2 * 32  # bytes of the commitments to them
 

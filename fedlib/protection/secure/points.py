@@ -24,16 +24,6 @@ from fedlib.core.replies import Replies
 from fedlib.protection.privacy.bounds import BoundsArray, clipped, from_unit
 from fedlib.protection.secure.fixed_point import Reply, add_rows, digits_of_limits, summed
 
-__all__ = [
-    "DescribeFeatures",
-    "DescribedPoints",
-    "Features",
-    "PointSums",
-    "SummablePoints",
-    "agree_on_bounded_features",
-    "find_variance",
-]
-
 logger = logging.getLogger(__name__)
 
 MAX_POINTS = 2**50

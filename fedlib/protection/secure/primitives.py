@@ -27,10 +27,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedlib.core.array_types import Words
 
-__all__ = [
-    "signing_key",
-]
-
 KEY, SEED = 32, 16  # bytes
 BLOCK = 2**17  # numbers of a mask that are computed at once, in a buffer that stays in a cache
 ZEROS = memoryview(bytes(8 * BLOCK))

@@ -24,8 +24,6 @@ from fedlib.evaluation.predictions import EvaluationClient
 from fedlib.sites.leave_one_out.messages import BeginFold, FoldState, TakeModel
 from fedlib.sites.models import from_bytes
 
-__all__ = ["LeftOutClient"]
-
 
 class LeftOutClient(WrappingClient):
     """A client that takes part in the folds of other sites, and scores the model of its own.

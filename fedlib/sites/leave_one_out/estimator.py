@@ -40,8 +40,6 @@ from fedlib.sites.leave_one_out.flow import (
     leave_one_site_out,
 )
 
-__all__ = ["LeaveOneSiteOut", "check_validated"]
-
 SUMS_PER_FOLD = 2**24  # the identifiers of masked sums of one fold
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fedlib.core.messages import Message
 
-__all__ = ["BeginFold", "TakeModel"]
-
 
 class BeginFold(Message):
     """Begin another fold: forget the model of the one before."""

@@ -12,8 +12,6 @@ from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.points import DescribedPoints
 from fedlib.tables.components.messages import Scatter, SumClippedScatter, SumScatter, scatter
 
-__all__ = ["PCAClient"]
-
 
 class PCAClient(DescribedPoints):
     """A client that holds points; for the parameter see `fedlib.core.points.PointsClient`.

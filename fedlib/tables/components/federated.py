@@ -20,8 +20,6 @@ from fedlib.tables.components.flow import Components, PCAModel, check_n_componen
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
 
-__all__ = ["FederatedPCA"]
-
 
 class FederatedPCA(ProtectedFederated):
     """Principal components over clients that hold different rows of the same features.

@@ -36,7 +36,6 @@ from fedlib.tables.components.messages import (
 
 Uncertainty = Callable[[Floats], Estimates]
 
-__all__ = ["Components", "PCAModel", "check_n_components", "find_scatter", "principal_components"]
 
 Components = Annotated[
     float | None,

@@ -19,8 +19,6 @@ from fedlib.protection.privacy import BoundsArray, Sensitivity, to_unit
 from fedlib.protection.row_sums import SumRows
 from fedlib.protection.secure.points import MAX_POINTS, MAX_SUM
 
-__all__ = ["Scatter", "SumClippedScatter", "SumScatter", "component_names", "project", "scatter"]
-
 ROUNDING = 1e-6  # relative, of the sums of an honest client
 UNDERFLOW = 1e-150  # below it, the square of a difference is 0
 

@@ -40,8 +40,6 @@ from fedlib.tables.summary.private import (
     sum_columns_noisily,
 )
 
-__all__ = ["PipelineClient"]
-
 
 class PipelineClient(WrappingClient, SummaryClient):
     """A client that preprocesses its table and hands the result to a protocol's client.

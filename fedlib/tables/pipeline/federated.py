@@ -55,11 +55,6 @@ from fedlib.tables.summary.messages import CountCategories
 
 N_OWN_SUMS = 2  # of scales with masks, and of components, before those of the protocol
 
-__all__ = [
-    "FederatedPipeline",
-    "check_wrapped",
-]
-
 
 class FederatedPipeline(Federated):
     """Any protocol on raw tables: gaps are filled, numbers scaled and text encoded beforehand.

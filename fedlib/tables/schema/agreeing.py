@@ -5,8 +5,6 @@ from __future__ import annotations
 from fedlib.core.texts import printable
 from fedlib.tables.schema.schema import Schema
 
-__all__ = ["OtherSchema", "check_same"]
-
 
 class OtherSchema(ValueError):
     """A site and the run have different schemas, or only one of them has one.

@@ -19,8 +19,6 @@ from fedlib.tables.schema.columns import IDENTIFIER, OTHER, Column
 from fedlib.tables.schema.reading import Source
 from fedlib.tables.schema.report import N_SHOWN, ColumnReport, Report
 
-__all__ = ["apply_columns", "to_table"]
-
 # The roles whose columns must not have gaps.
 NEEDED = ("target", "target_upper", "weight", "base_margin")
 N_PROBLEMS = 20  # in the text of an error

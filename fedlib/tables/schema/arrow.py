@@ -11,8 +11,6 @@ from typing import Any
 
 from fedlib.tables.schema.descriptor import short
 
-__all__ = ["check_pattern", "import_arrow", "whole"]
-
 MAX_PATTERN = 1000  # characters
 
 

@@ -21,8 +21,6 @@ from fedlib.tables.cells import numbers_among
 from fedlib.tables.schema.arrow import import_arrow, whole
 from fedlib.tables.schema.columns import Column, Notation
 
-__all__ = ["Values", "encode", "read_days", "read_numbers", "read_values"]
-
 EXPONENT = r"(?:[eE][-+]?[0-9]{1,9})?"
 PLAIN = Notation()
 

@@ -9,8 +9,6 @@ from typing import Any
 from fedlib.core.columns import NUMBER, TEXT
 from fedlib.core.texts import printable
 
-__all__ = ["Column"]
-
 OTHER = "other"
 IDENTIFIER = "identifier"
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from fedlib.core.texts import printable
 from fedlib.tables.schema.columns import Column
 
-__all__ = ["differences"]
-
 
 def differences(columns: Sequence[Column], others: Sequence[Column]) -> list[str]:
     """Return what differs between columns here and there, one line per difference.

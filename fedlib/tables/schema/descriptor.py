@@ -18,13 +18,6 @@ import msgspec
 
 from fedlib.core.texts import printable, without_mark
 
-__all__ = [
-    "MAX_BYTES",
-    "MAX_CATEGORIES",
-    "MAX_FIELDS",
-    "PROFILE",
-]
-
 PROFILE = "https://datapackage.org/profiles/2.0/dataresource.json"
 PROFILES = "https://datapackage.org/profiles/"
 TABULAR = "tabular-data-resource"  # in version 1 of the standard

@@ -41,8 +41,6 @@ from fedlib.tables.schema.reading import TEXT, Undecodable, find_names, open_sou
 from fedlib.tables.schema.schema import Schema
 from fedlib.tables.streams import find_encoding, undecodable
 
-__all__ = ["draft_schema", "not_read"]
-
 MIN_ROWS = 10  # of a category, and of a column with limits
 MIN_DISTINCT = 50  # texts with more different values, and this share of them, are identifiers
 SHARE_DISTINCT = 0.9

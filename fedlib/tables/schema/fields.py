@@ -30,8 +30,6 @@ from fedlib.tables.schema.descriptor import (
     short,
 )
 
-__all__ = ["check_columns", "missing_values", "read_column", "read_name"]
-
 EPOCH = datetime(1970, 1, 1).toordinal()
 # A date has directives for its day and no others; names of months are English.
 DIRECTIVES = "YymdjbB%"

@@ -8,8 +8,6 @@ from typing import Any
 from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.schema.schema import Schema
 
-__all__ = ["check_options"]
-
 # Where a schema has what the options of reading say.
 IN_SCHEMA = {
     "columns": "give the role 'ignore' to the fields of the other columns",

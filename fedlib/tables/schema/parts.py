@@ -13,8 +13,6 @@ import pandas as pd
 from fedlib.core.names import as_table
 from fedlib.tables.files import Table
 
-__all__ = ["AgreedParts"]
-
 
 @dataclass(frozen=True)
 class AgreedParts:

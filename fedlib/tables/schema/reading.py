@@ -26,8 +26,6 @@ from fedlib.tables.schema.columns import Column
 from fedlib.tables.schema.descriptor import Dialect
 from fedlib.tables.streams import csv_reader, find_encoding, is_wide, open_bytes
 
-__all__ = ["Source", "find_names", "open_source"]
-
 TEXT = {".csv", ".tsv", ".txt"}
 DELIMITERS = ",;\t|"  # tried in this order if the dialect declares none
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from fedlib.core.texts import printable
 
-__all__ = ["ColumnReport", "Report"]
-
 N_SHOWN = 5  # rows that a line names
 
 

@@ -41,8 +41,6 @@ from fedlib.tables.schema.parts import AgreedParts
 from fedlib.tables.schema.reading import Source, open_source
 from fedlib.tables.schema.report import Report
 
-__all__ = ["Schema", "read_with_schema"]
-
 VERSION = 1  # of the canonical form
 MATCHES = ("exact", "equal", "subset")
 

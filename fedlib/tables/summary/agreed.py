@@ -38,8 +38,6 @@ from fedlib.tables.summary.messages import (
     split,
 )
 
-__all__ = ["KnownCategoryCounts", "ValueCounts"]
-
 logger = logging.getLogger(__name__)
 
 FIRST_ROWS = 2**31  # at all clients, until a first sum has counted them

@@ -53,8 +53,6 @@ from fedlib.tables.summary.private import (
 )
 from fedlib.tables.summary.weighted import SumWeightedColumns, rows_of, sum_weighted_columns
 
-__all__ = ["SummaryClient"]
-
 
 class SummaryClient(Client):
     """A client that holds a raw table.

@@ -18,11 +18,6 @@ from fedlib.core.messages import Message
 from fedlib.core.protocol import Flow, Replies
 from fedlib.tables.summary.messages import ColumnDescription, DescribeColumns, TableView
 
-__all__ = [
-    "ask",
-    "repeat",
-]
-
 
 class ClientLost(Exception):
     """A client that has contributed to a statistic is lost."""

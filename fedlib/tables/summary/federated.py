@@ -50,10 +50,6 @@ from fedlib.tables.summary.weighted import agree_on_schema, weighted_summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "FederatedSummary",
-]
-
 
 class FederatedSummary(WeightedFederated):
     """Statistics of every column over clients that hold different rows of the same columns.

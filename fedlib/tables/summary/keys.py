@@ -10,11 +10,6 @@ import numpy as np
 
 from fedlib.core.array_types import Floats, Ints, Words
 
-__all__ = [
-    "from_key",
-    "sub_interval",
-]
-
 SIGN = np.uint64(2**63)
 HIGHEST = 2**64 - 1
 

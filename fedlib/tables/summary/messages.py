@@ -18,16 +18,6 @@ from fedlib.protection.privacy.bounds import TwoRows
 from fedlib.protection.secure.fixed_point import digits_of_limits
 from fedlib.protection.secure.points import NumberOfPoints, farthest
 
-__all__ = [
-    "BinCounts",
-    "CategoryCounts",
-    "ColumnDescription",
-    "ColumnSums",
-    "Extremes",
-    "ValueMoments",
-    "split",
-]
-
 MAX_ROWS = 2**40
 MAX_COLUMNS = 2**16
 MAX_BINS = 2**16

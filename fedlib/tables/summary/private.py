@@ -39,10 +39,6 @@ from fedlib.tables.summary.agreed import AgreedTable, check_lengths, chosen_numb
 from fedlib.tables.summary.flow import TableSummary
 from fedlib.tables.summary.messages import MAX_BINS, Category, split
 
-__all__ = [
-    "NoisyColumnSums",
-]
-
 
 class NoisyColumnSums(Message):
     """Sums over a client's rows, with noise.

@@ -32,8 +32,6 @@ from fedlib.tables.summary.flow import TableSummary
 from fedlib.tables.summary.messages import MAX_BINS, Category, split
 from fedlib.tables.summary.private import Layout, as_counts, edges_between, noisy_summary
 
-__all__ = ["SumWeightedColumns", "sum_weighted_columns", "weighted_summary"]
-
 ROUNDING = 1e-9  # relative, of the sums of an honest client
 
 

@@ -16,8 +16,6 @@ from fedlib import __version__
 from fedlib.transports.http.client import connect, other_scheme, reason_of
 from fedlib.transports.http.wire import Welcome
 
-__all__ = ["Finding", "diagnose"]
-
 MAX_CLOCK_ERROR = 60.0  # seconds
 MIN_VALIDITY = 7  # days that the server's certificate should still be valid
 DAY = 86400.0  # seconds

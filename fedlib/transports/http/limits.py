@@ -9,10 +9,6 @@ from typing import Annotated, Any, ClassVar
 from fedlib.core.parameters import PositiveFloat, PositiveInt, describe
 from fedlib.core.validation import Interval, validate_parameter_constraints
 
-__all__ = [
-    "Limits",
-]
-
 Seconds = Annotated[float, Interval(Real, 0, None, closed="right")]  # may be infinite
 
 

@@ -44,17 +44,6 @@ import msgspec
 
 from fedlib import __version__
 
-__all__ = [
-    "NEXT",
-    "NUMBER",
-    "PROCESS",
-    "REASON",
-    "SCHEMA",
-    "VERSION",
-    "CannotJoin",
-    "Welcome",
-]
-
 SHORTEST, LONGEST = 0.02, 3600.0  # seconds between two heartbeats
 HOLD = 25.0  # seconds for which the server delays the answer when there is no request
 NEXT = "Fedlib-Next"

@@ -14,8 +14,6 @@ from fedlib.clustering.density.engine.index import GridIndex, Rows, TreeIndex
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.kernels import connections, density, leaf_connections, near_nodes, near_ranges
 
-__all__ = ["Clustering", "OnGrid", "OnTree"]
-
 BLOCK = 1024  # groups of cells in a block
 PIECE = 1 << 12  # cells that are listed at the same time
 BUFFER = 1 << 12  # ranges of near cells in a block, or those of one group if they are more

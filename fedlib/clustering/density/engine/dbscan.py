@@ -35,9 +35,6 @@ from fedlib.core.points import check_points
 from fedlib.core.threads import check_n_jobs
 from fedlib.kernels import kd_tree
 
-__all__ = ["cluster", "dbscan", "nearest_within", "neighbours_within"]
-
-
 LEAF_SIZE = 16  # of the tree for searches
 MIN_GRID_EPS = 1e-150  # below it, or above its inverse, squares of distances near eps lose digits
 

@@ -19,11 +19,6 @@ from numpy.typing import NDArray
 from fedlib.core.array_types import Floats, Ints
 from fedlib.kernels import kd_tree, sorted_grid, tree_leaves
 
-__all__ = [
-    "Shares",
-    "index_by_grid",
-]
-
 Rows = NDArray[np.signedinteger[Any]]  # of 32 bits if they suffice
 
 # With up to this number of features a grid is used, and kernels are compiled for each number.
