@@ -27,8 +27,7 @@ from fedlib import (
     FederatedXGBRegressor,
     Schema,
 )
-from fedlib.core.messages import Done, MessageError, arrays, decode, encode
-from fedlib.core.privacy_loss import Privacy, privacy_of
+from fedlib.core.messages import Done, MessageError, Privacy, arrays, decode, encode, privacy_of
 from fedlib.core.protocol import run, serve
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.secure import SecureClient, simulated_identities

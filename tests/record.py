@@ -54,7 +54,8 @@ def conversations():
     """Yield, for each example, what each client receives and sends, and the model."""
     from all_protocols import CASES, estimator_of, make_client
 
-    from fedlib.protection.secure import SecureClient, primitives, simulated_identities
+    from fedlib.protection.secure import SecureClient, simulated_identities
+    from fedlib.protection.secure import identities as primitives
     from fedlib.testing import Recorder, seeded_noise
 
     for case in CASES:

@@ -40,7 +40,8 @@ from fedlib.clustering.kmeans.messages import ClusterSums, SumClusters
 from fedlib.core.agreement import Disagreement
 from fedlib.core.messages import Declined, Failure, arrays, decode, encode
 from fedlib.core.protocol import TooFewClients
-from fedlib.protection.secure import ImpossibleSum, SecureClient, primitives, simulated_identities
+from fedlib.protection.secure import ImpossibleSum, SecureClient, simulated_identities
+from fedlib.protection.secure import identities as primitives
 from fedlib.protection.secure.flow import SumStaysClosed
 from fedlib.tables.alignment import AlignedClient
 from fedlib.testing import Recorder, seeded_noise

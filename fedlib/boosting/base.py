@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.boosting.agreed import agreed_features, problems_of
+from fedlib.boosting.agreed import RoundReport, agreed_features, problems_of, rates_of
 from fedlib.boosting.categories import listed, read_table, unknown_categories
 from fedlib.boosting.classes import Class
 from fedlib.boosting.constraints import Constrained
@@ -25,11 +25,9 @@ from fedlib.boosting.data import (
     check_margins,
     row_limit,
 )
-from fedlib.boosting.explained import Explained
-from fedlib.boosting.export import Exported, from_booster
+from fedlib.boosting.export import Explained, Exported, from_booster
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.boosting.objectives import options_of
-from fedlib.boosting.rounds import RoundReport, rates_of
 from fedlib.boosting.rules import NEWEST_RULES, RULES, RulesName
 from fedlib.boosting.settings import (
     DEFAULTS,
@@ -200,7 +198,7 @@ class Boosted(Exported, Explained, Validated, Constrained):
         None,
         """
         A function that the server calls after each round with a
-        `fedlib.boosting.rounds.RoundReport`, such as for a progress bar. If it returns True, the
+        `fedlib.boosting.agreed.RoundReport`, such as for a progress bar. If it returns True, the
         run ends after this round. Nothing crosses the network but this end. Not for the command
         line, and not stored with a model.
         """,

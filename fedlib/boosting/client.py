@@ -34,7 +34,7 @@ from fedlib.boosting.first_scores import (
 )
 from fedlib.boosting.label_sums import SMALLEST_POSITIVE
 from fedlib.boosting.objectives import OBJECTIVES
-from fedlib.boosting.states import Growing, PredictedLevels, PredictedTargets, Predictions
+from fedlib.boosting.row_client import Growing, PredictedLevels, PredictedTargets, Predictions
 from fedlib.boosting.tree_client import TreeClient
 from fedlib.core.array_types import Bools, Floats32, Ints
 from fedlib.core.client import Unanswerable, handles, partitions

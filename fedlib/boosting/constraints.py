@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from fedlib.core.names import composed
 from fedlib.core.parameters import KW_ONLY, Kind
-from fedlib.core.texts import composed
 from fedlib.protection.estimator import ProtectedFederated
 
 Feature = int | str

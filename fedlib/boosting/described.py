@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fedlib.boosting.classes import Class
 from fedlib.boosting.label_sums import LabelSums
 from fedlib.core.agreement import MAX_SHOWN
+from fedlib.core.names import printable
 from fedlib.core.protocol import Replies
-from fedlib.core.texts import printable
 
 EVERYONE = "all clients"  # the name under which the server keeps sums over all clients
 

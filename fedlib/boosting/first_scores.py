@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from fedlib.boosting.checks import reasons
 from fedlib.boosting.cuts import float_keys, float_values
 from fedlib.boosting.described import Described
-from fedlib.boosting.label_sums import LabelSums, mean
-from fedlib.boosting.levels import largest_root
+from fedlib.boosting.label_sums import LabelSums, largest_root, mean
 from fedlib.boosting.messages import (
     MAX_WEIGHT,
     ObjectiveName,
@@ -45,7 +44,7 @@ from fedlib.boosting.objectives import (
 from fedlib.core.array_types import Floats, Floats32, Ints
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow, Replies
-from fedlib.kernels.levels import weighted_roots
+from fedlib.kernels.forests import weighted_roots
 from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits, summed
 from fedlib.protection.secure.points import NumberOfPoints
 
@@ -150,7 +149,7 @@ class SumResiduals(Message):
 class SumRoots(Splits, kw_only=True):
     """Sum the roots of your absolute residuals from the trees so far.
 
-    For ``n_rounds`` see `fedlib.boosting.histogram_messages.SumHistograms`. No client's rows weigh
+    For ``n_rounds`` see `fedlib.boosting.histograms.SumHistograms`. No client's rows weigh
     more than ``max_sum``. ``weight`` is the largest sum of roots.
     """
 

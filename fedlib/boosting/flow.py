@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedlib.boosting.agreed import RoundReport
 from fedlib.boosting.categories import agree_on_categories, agree_on_kinds, listed
 from fedlib.boosting.checks import DeclaredRows
 from fedlib.boosting.classes import (
@@ -27,7 +28,7 @@ from fedlib.boosting.descriptions import (
     TrainingDescription,
 )
 from fedlib.boosting.first_scores import FIRST_SCORES
-from fedlib.boosting.growers import Grower
+from fedlib.boosting.growers import Grower, TopSplits, UnionSplits
 from fedlib.boosting.histograms import HistogramGrower
 from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.leaves import leaves
@@ -35,8 +36,6 @@ from fedlib.boosting.lossguide import LossguideGrower
 from fedlib.boosting.messages import BeginBoosting, Class, KeepTrees, Levels, StartTrees
 from fedlib.boosting.objectives import OBJECTIVES, n_outputs_of, options_of, unit_bits
 from fedlib.boosting.private import PrivateGrower, describe_privately
-from fedlib.boosting.proposals import TopSplits, UnionSplits
-from fedlib.boosting.rounds import RoundReport
 from fedlib.boosting.scores import Validation
 from fedlib.boosting.secure import SECURE_GROWERS, describe_securely
 from fedlib.boosting.settings import Settings

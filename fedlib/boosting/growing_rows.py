@@ -17,9 +17,14 @@ from fedlib.boosting.messages import (
     unchecked_copy,
 )
 from fedlib.boosting.objectives import OBJECTIVES
-from fedlib.boosting.row_client import RowsClient
-from fedlib.boosting.sampling import drawn_rows
-from fedlib.boosting.states import Growing, first_child, new_splits, roots
+from fedlib.boosting.row_client import (
+    Growing,
+    RowsClient,
+    drawn_rows,
+    first_child,
+    new_splits,
+    roots,
+)
 from fedlib.core.array_types import Bools, Floats, Floats32, Ints, Ints32
 from fedlib.core.client import Unanswerable
 from fedlib.core.messages import Message

@@ -18,13 +18,14 @@ import numpy as np
 import scipy
 
 from fedlib.boosting import label_sums as follow
-from fedlib.boosting import levels
+from fedlib.boosting import label_sums as levels
 from fedlib.boosting.label_sums import SMALLEST_POSITIVE, LabelSums
 from fedlib.boosting.rules import RulesName
 from fedlib.core.array_types import Floats, Floats32, Ints
 from fedlib.core.messages import MessageError
-from fedlib.kernels import levels as kernels
-from fedlib.kernels import objectives, survival
+from fedlib.kernels import forests as kernels
+from fedlib.kernels import objectives
+from fedlib.kernels import objectives as survival
 
 Parameter = float | tuple[float, ...]
 

@@ -24,8 +24,7 @@ import numpy as np
 
 from fedlib.boosting.described import EVERYONE, Described, agree_on_names
 from fedlib.boosting.growers import Level
-from fedlib.boosting.histogram_messages import SumNoisyHistograms
-from fedlib.boosting.histograms import HistogramGrower
+from fedlib.boosting.histograms import HistogramGrower, SumNoisyHistograms
 from fedlib.boosting.objectives import OBJECTIVES, Parameter
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats, Ints

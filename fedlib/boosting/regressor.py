@@ -100,7 +100,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     squared error are a number of rows and a sum of targets for every bin of every node; a bin with
     one row discloses its target. With ``secure=True`` it learns both for all clients together; see
     `FederatedXGBClassifier`. The gradients of ``"reg:quantileerror"`` and ``"reg:absoluteerror"``
-    have a scale, the squared mean root of all absolute residuals (`fedlib.kernels.levels`), which
+    have a scale, the squared mean root of all absolute residuals (`fedlib.kernels.forests`), which
     costs one exchange per round: the server learns the mean root of each client's residuals, or
     with ``secure=True`` that of all clients together. Targets are clipped to ±`max_target`, and
     each is rounded to ``2**-61 * n_clients * n_rows`` of the largest target and weight.

@@ -1,13 +1,21 @@
-"""The rows of a client of boosting and their labels, before trees grow."""
+"""The rows of a client of boosting and their labels, before trees grow.
+
+Rows drawn by their values, so that a sample does not depend on which client has a row.
+
+Whether a row is drawn follows from its features, a seed and the index of the round. Equal rows of
+one client are drawn independently of each other: they are numbered. One row more changes the
+numbers of its equals, so a sample cannot be combined with noise. The stream of random numbers is
+our own: with the same seed, XGBoost draws other rows.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedlib.boosting.categories import (
     CountLevels,
@@ -28,14 +36,153 @@ from fedlib.boosting.cuts import (
 )
 from fedlib.boosting.data import NO_MARGINS, check_margins, check_weights
 from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
-from fedlib.boosting.sampling import drawn_rows, row_keys
-from fedlib.boosting.states import HeldOut, finite
-from fedlib.core.array_types import Bools, Floats32, Ints, Words
+from fedlib.boosting.messages import BeginBoosting, Growth
+from fedlib.core.array_types import Bools, Floats32, Ints, Ints32, Words
 from fedlib.core.client import Client, Unanswerable, handles, partitions
 from fedlib.core.columns import category_groups, present
+from fedlib.core.messages import Array, Message
 from fedlib.core.names import feature_names, in_order
 from fedlib.core.points import eval_sets_of
+from fedlib.kernels.splits import Decisions
 from fedlib.protection.secure.points import CountPoints, DescribeFeatures, Features, PointCount
+
+
+class HeldOut(Message):
+    """The state of a client before the first tree: how it draws its rows for validation."""
+
+    discloses = "nothing: it stays with the client"
+    validation_fraction: float
+    seed: int
+
+
+class Growing(BeginBoosting, kw_only=True):
+    """The state of a client while trees grow: what `BeginBoosting` says, and its rows.
+
+    ``margins`` are the rows' log-odds by all finished trees, or what the objective has in their
+    place. ``node`` is each row's node in the growing tree of each output, below ``n_nodes``, which
+    follows from the requests alone. ``ended`` is the node in which the client found no split for
+    the row, or -1. ``held_out`` is how it draws its rows for validation, as in `HeldOut`.
+    """
+
+    discloses = "nothing: it stays with the client"
+    n_rounds: int
+    held_out: tuple[float, int]
+    n_nodes: int
+    margins: Annotated[np.ndarray, Array("float32", ("rows", "outputs"))]
+    node: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]
+    ended: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]
+
+
+class Predictions(Message):
+    """The state of a client at the end: the index of each row's class, and the probabilities.
+
+    For two classes, ``probabilities`` has one column, that of the second class.
+    """
+
+    discloses = "nothing: it stays with the client"
+    labels: Annotated[np.ndarray, Array("int64", ("rows",), ge=0, le=2**10)]
+    probabilities: Annotated[np.ndarray, Array("float64", ("rows", "columns"), ge=0, le=1)]
+
+
+class PredictedTargets(Message):
+    """The state of a client at the end of a regression: the prediction for each row."""
+
+    discloses = "nothing: it stays with the client"
+    labels: Annotated[np.ndarray, Array("float64", ("rows",))]
+
+
+class PredictedLevels(Message):
+    """The state of a client at the end of a regression with several outputs per row."""
+
+    discloses = "nothing: it stays with the client"
+    labels: Annotated[np.ndarray, Array("float64", ("rows", "outputs"))]
+
+
+def first_child(state: Growing, request: Growth) -> int:
+    """Return the first child of the splits that a request reports."""
+    if getattr(request, "parents", ()):
+        return request.decided
+    return request.decided + len(request.feature) if request.decided else len(state.node)
+
+
+def new_splits(state: Growing, request: Growth) -> tuple[Decisions, int]:
+    """Return the splits that a request reports, and the number of nodes after them.
+
+    The children of each split are nodes that did not exist before. Otherwise the rows of two
+    outputs could meet in a node, and a row could change a histogram by more than
+    `fedlib.boosting.private.row_sensitivity`. If the children exist, the request is repeated and
+    the rows have moved: there are no new splits.
+    """
+    decisions, parents = request.decisions, getattr(request, "parents", ())
+    if len(parents) not in (0, len(request.feature)):
+        raise ValueError(f"{len(parents)} parents for {len(request.feature)} splits")
+    child, n_splits = first_child(state, request), np.count_nonzero(request.feature >= 0)
+    if not len(request.feature) or child < state.n_nodes:
+        return decisions.take(slice(0)), state.n_nodes
+    return decisions, child + 2 * (len(parents) or int(n_splits))
+
+
+def finite(margins: ArrayLike) -> Floats32:
+    """Return margins as float32 without infinite ones, with which no state could be kept.
+
+    They come from leaves with huge values. An error would disclose that a row is in such a leaf.
+    """
+    with np.errstate(over="ignore"):
+        return np.nan_to_num(np.asarray(margins, np.float32))
+
+
+def roots(n_outputs: int, n_rows: int) -> Ints32:
+    """Return the root of each output's tree for every row, (n_outputs, n_rows)."""
+    nodes = np.empty((n_outputs, n_rows), np.int32)
+    nodes[:] = np.arange(n_outputs)[:, None]
+    return nodes
+
+
+MASK = 2**64 - 1
+
+
+def row_keys(X: Floats32) -> Words:
+    """Return one number per row of ``X`` (n_rows, n_features), different for different rows.
+
+    Examples
+    --------
+    >>> keys = row_keys(np.array([[1, 2], [2, 1], [1, 2]], np.float32))
+    >>> len(np.unique(keys))  # equal rows are numbered
+    3
+    """
+    keys = np.zeros(len(X), np.uint64)
+    for column in X.T:
+        bits = np.where(np.isnan(column), np.float32(np.nan), column + np.float32(0))
+        keys = _mix(keys ^ bits.astype(np.float32).view(np.uint32).astype(np.uint64))
+    order = np.argsort(keys, kind="stable")
+    new = np.append(True, keys[order][1:] != keys[order][:-1])[: len(X)]
+    first = np.maximum.accumulate(np.where(new, np.arange(len(X)), 0))
+    copy = np.empty(len(X), np.uint64)
+    copy[order] = np.arange(len(X)) - first
+    return _mix(keys ^ _mix(copy))
+
+
+def drawn_rows(keys: Words, fraction: float, seed: int, n_round: int) -> Bools:
+    """Return which rows a round draws; each with the probability ``fraction``.
+
+    Examples
+    --------
+    >>> keys = row_keys(np.arange(1000, dtype=np.float32)[:, None])
+    >>> bool(450 < drawn_rows(keys, 0.5, seed=1, n_round=0).sum() < 550)
+    True
+    """
+    stream = _mix(np.array([(seed * 2**20 + n_round) & MASK], np.uint64))
+    uniform = _mix(keys ^ stream) >> np.uint64(11)
+    return uniform.astype(np.float64) * 2.0**-53 < fraction
+
+
+def _mix(keys: Words) -> Words:
+    """Return well-mixed bits: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    keys = keys + np.uint64(0x9E3779B97F4A7C15)
+    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return keys ^ (keys >> np.uint64(31))
+
 
 Value = TypeVar("Value")
 VALIDATION = 2**19  # the index of the draw of rows for validation, beyond all rounds

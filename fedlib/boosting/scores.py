@@ -29,7 +29,7 @@ from fedlib.boosting.trees import BoostedTrees, Tree
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow
-from fedlib.kernels.survival import negative_log_likelihoods
+from fedlib.kernels.objectives import negative_log_likelihoods
 
 N_INTERVALS = 1024  # of probabilities, for the AUC
 SMALLEST = 1e-16  # probability in a log-loss, as in XGBoost

@@ -16,8 +16,7 @@ from fedlib.boosting.described import EVERYONE, Described, Pool, agree_on_names,
 from fedlib.boosting.descriptions import SumClasses, SumTargets
 from fedlib.boosting.first_scores import ResidualSums, SumRoots
 from fedlib.boosting.growers import Grower, Level
-from fedlib.boosting.histogram_messages import SumHistograms
-from fedlib.boosting.histograms import HistogramGrower
+from fedlib.boosting.histograms import HistogramGrower, SumHistograms
 from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.lossguide import LossguideGrower
 from fedlib.boosting.messages import MAX_LOSS, MAX_SUM, MAX_WEIGHT

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fedlib.boosting.agreed import AgreedFeatures
+from fedlib.boosting.agreed import AgreedFeatures, Callback
 from fedlib.boosting.constraints import Constraints
 from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.messages import (
@@ -14,7 +14,6 @@ from fedlib.boosting.messages import (
     ObjectiveName,
 )
 from fedlib.boosting.objectives import OBJECTIVES, Parameter, n_outputs_of, parameter_of
-from fedlib.boosting.rounds import Callback
 from fedlib.boosting.rules import RulesName
 from fedlib.core.aggregation import Aggregation
 

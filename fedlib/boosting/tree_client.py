@@ -14,7 +14,7 @@ from fedlib.boosting.categories import unknown_categories
 from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.first_scores import ResidualSums, SumRoots
 from fedlib.boosting.growing_rows import ROWS_PER_VALUE, GrowingRows
-from fedlib.boosting.histogram_messages import (
+from fedlib.boosting.histograms import (
     BuildHistograms,
     BuildPackedHistograms,
     Histograms,
@@ -39,20 +39,20 @@ from fedlib.boosting.messages import (
 )
 from fedlib.boosting.objectives import OBJECTIVES, sum_in_order
 from fedlib.boosting.private import clipped, gradient_limits, row_sensitivity
+from fedlib.boosting.row_client import Growing, HeldOut, finite, first_child, new_splits, roots
 from fedlib.boosting.rules import RULES
 from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
-from fedlib.boosting.states import Growing, HeldOut, finite, first_child, new_splits, roots
 from fedlib.boosting.trees import add_margins
 from fedlib.core.array_types import Floats32, Ints, Ints32
 from fedlib.core.client import Unanswerable, handles, partitions
 from fedlib.core.messages import Done, Message
 from fedlib.kernels import splits
+from fedlib.kernels.forests import weighted_roots
 from fedlib.kernels.gains import SplitRule
 from fedlib.kernels.histograms import (
     move_and_sum,
     open_slots,
 )
-from fedlib.kernels.levels import weighted_roots
 from fedlib.kernels.packing import move_and_pack
 from fedlib.kernels.proposals import (
     have_hessians,

@@ -48,7 +48,7 @@ class Tree(Checked):
         −G/(H + λ) of all clients' rows.
     right : array (n_nodes, n_bytes) of uint8
         The sets of categories that go right, where the threshold is
-        ``fedlib.kernels.categories.BY_CATEGORY``: category c is bit c % 8 of byte c // 8.
+        ``fedlib.kernels.buckets.BY_CATEGORY``: category c is bit c % 8 of byte c // 8.
 
     Examples
     --------

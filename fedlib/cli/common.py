@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedlib.core.file_errors import UnreadableFile
-from fedlib.core.texts import read_edited
+from fedlib.core.journal import UnreadableFile
+from fedlib.core.names import read_edited
 from fedlib.tables.read_options import ReadOptions, split_list
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def read_schema(path: Path | None) -> Schema | None:
 
 def check_reading(schema: Schema, options: ReadOptions) -> None:
     """Refuse the options that say something else than a schema."""
-    from fedlib.tables.schema.options import check_options
+    from fedlib.tables.schema.schema import check_options
 
     try:
         check_options(schema, options)

@@ -24,7 +24,7 @@ from fedlib.cli.join import (
     read_policy,
     read_schema,
 )
-from fedlib.core.texts import printable
+from fedlib.core.names import printable
 
 with extra("http"):
     from fedlib.transports.http.diagnosis import Finding, diagnose
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fedlib.protection.secure import Identity
     from fedlib.tables.files import SiteFile, Table
     from fedlib.tables.schema import Schema
-    from fedlib.transports.http.wire import Welcome
+    from fedlib.transports.http.limits import Welcome
 
 Value = TypeVar("Value")
 
@@ -162,7 +162,7 @@ def _read(
 
 def _schema(schema: Schema | None, welcome: Welcome) -> Iterator[Finding]:
     """Compare the schema of the site with that of the run, if there are any."""
-    from fedlib.tables.schema.agreeing import check_same
+    from fedlib.tables.schema.schema import check_same
 
     try:
         check_same(schema, welcome.digest, welcome.schema)

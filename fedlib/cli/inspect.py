@@ -2,15 +2,75 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
+from fedlib.cli.common import EXISTING, FILE, check_folder, writing
 from fedlib.cli.join import JoinCommand, JoinOptions, join, take_part
+from fedlib.core.estimator import Federated
+from fedlib.core.journal import read_ledger
 from fedlib.core.messages import Message, encode
-from fedlib.core.texts import printable
+from fedlib.core.names import printable
+from fedlib.core.registry import protocols, wrappers
+from fedlib.tables.columns import csv_bytes
+from fedlib.tables.files import write_file
+
+
+@click.command("ledger")
+@click.argument("journal", type=EXISTING)
+@click.option(
+    "--out", type=FILE, callback=check_folder, help="Write to this file (CSV) instead of printing."
+)
+def show_ledger(journal: Path, out: Path | None) -> None:
+    """Print the ledger of the run in a journal.
+
+    JOURNAL is a file that `fedlib serve --journal` writes. It has all messages up to now, even if
+    the server has died.
+    """
+    try:
+        table = csv_bytes(read_ledger(journal).to_frame())
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    if out is None:
+        click.echo(table.decode(), nl=False)
+    else:
+        with writing(out):
+            write_file(out, table)
+
+
+@click.command("protocols")
+@click.option("--names", is_flag=True, help="List the names only.")
+def list_protocols(names: bool) -> None:
+    """List the protocols and their disclosures."""
+    listed: dict[str, type[Federated]] = {**protocols()}
+    if not names:
+        listed |= {f"{prefix}NAME": wrapper for prefix, wrapper in wrappers().items()}
+    for name, estimator in listed.items():
+        if names:
+            click.echo(name)
+            continue
+        click.echo(f"{name}: {(inspect.getdoc(estimator) or '').partition(chr(10))[0]}")
+        for request, reply in messages_of(estimator):
+            click.echo(f"  server  {request.__name__}: {request.discloses}")
+            click.echo(f"  site    {reply.__name__}: {reply.discloses}")
+
+
+def messages_of(estimator: type[Federated]) -> list[tuple[type[Message], type[Message]]]:
+    """Return the requests of a protocol, each with the class of its reply.
+
+    Examples
+    --------
+    >>> from fedlib import DBDC
+    >>> [(request.__name__, reply.__name__) for request, reply in messages_of(DBDC)]
+    [('BuildLocalModel', 'LocalModel'), ('RelabelPoints', 'Done')]
+    """
+    return [(request, request.reply) for request in estimator.client_class.handlers]
+
 
 MAX_VALUES = 200  # of an array with more values, only the first and the last are shown
 

@@ -28,9 +28,9 @@ from fedlib.cli.common import (
     writing,
 )
 from fedlib.cli.log import report
-from fedlib.core.texts import printable
+from fedlib.core.names import printable
 from fedlib.tables.read_options import ReadOptions
-from fedlib.transports.http.wire import CannotJoin
+from fedlib.transports.http.limits import CannotJoin
 
 if TYPE_CHECKING:
     from fedlib.core.client import Client
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fedlib.protection.policy import Policy
     from fedlib.protection.secure import Identity
     from fedlib.tables.files import Table
-    from fedlib.transports.http.wire import Welcome
+    from fedlib.transports.http.limits import Welcome
 
 EXTENDED = "fedlib.cli.join.extended"
 
@@ -327,7 +327,7 @@ class SiteRows:
 
     def accept(self, welcome: Welcome) -> None:
         """Raise ValueError, with the differences, if the run has another schema."""
-        from fedlib.tables.schema.agreeing import check_same
+        from fedlib.tables.schema.schema import check_same
 
         self.protected = self.protected or welcome.protected
         try:
@@ -484,8 +484,8 @@ def _run(
 def _write_ledger(path: Path, states: list[Message | None]) -> None:
     """Write the site's ledger; it is empty if the site has not joined."""
     from fedlib.core.ledger import Ledger
+    from fedlib.tables.columns import csv_bytes
     from fedlib.tables.files import write_file
-    from fedlib.tables.formulas import csv_bytes
 
     ledger = getattr(states[-1], "ledger", None) if states else None
     with writing(path):

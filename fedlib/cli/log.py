@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from fedlib.core.texts import printable
+from fedlib.core.names import printable
 
 FORMATS = ("text", "json")
 FIELDS = "fields"  # the attribute of a log record with the fields of a reported event

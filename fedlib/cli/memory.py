@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fedlib.cli.common import EXISTING
-from fedlib.core.texts import printable
+from fedlib.core.names import printable
 
 
 @click.command()
@@ -31,11 +31,11 @@ def memory(data: Path, secure_key: Path | None, unlock: bool, forget_sums: bool)
     The memory is a file in $FEDLIB_STATE, by default ~/.local/state/fedlib. It belongs to the
     content of the file DATA: all policies, protocols and runs share it.
     """
-    from fedlib.core.privacy_loss import shown
+    from fedlib.core.messages import shown
     from fedlib.core.site_memory import OldMemory, TableMemory
     from fedlib.protection.privacy import Budget, epsilon_of
-    from fedlib.protection.privacy.budget import sums_of
-    from fedlib.protection.secure.memory import KeyMemory
+    from fedlib.protection.privacy.accounting import sums_of
+    from fedlib.protection.secure.identities import KeyMemory
 
     try:
         kept = TableMemory.of_file(data, secure_key)

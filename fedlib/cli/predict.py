@@ -25,8 +25,8 @@ from fedlib.cli.common import (
 from fedlib.cli.log import report
 from fedlib.core.client import roles_of
 from fedlib.core.estimator import Federated
+from fedlib.core.names import printable
 from fedlib.core.registry import innermost
-from fedlib.core.texts import printable
 from fedlib.protection.estimator import is_protected
 from fedlib.sites.models import ModelFileError, load
 from fedlib.tables.files import write_labels

@@ -36,13 +36,13 @@ from fedlib.cli.tokens import make_tokens, read_clients
 from fedlib.core.estimator import Federated
 from fedlib.core.journal import JournalError, run_id
 from fedlib.core.ledger import Ledger
+from fedlib.core.names import printable
 from fedlib.core.protocol import TooFewClients
 from fedlib.core.registry import innermost, protocols
-from fedlib.core.texts import printable
 from fedlib.protection.estimator import is_protected
 from fedlib.sites.models import ModelFileError, save
+from fedlib.tables.columns import csv_bytes
 from fedlib.tables.files import write_file
-from fedlib.tables.formulas import csv_bytes
 from fedlib.tables.schema import Schema
 from fedlib.transports.http.limits import Limits
 

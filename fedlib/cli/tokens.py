@@ -12,7 +12,7 @@ import msgspec
 
 from fedlib.cli.common import FOLDER, extra, writing
 from fedlib.core.ledger import SERVER
-from fedlib.core.texts import read_edited
+from fedlib.core.names import read_edited
 
 PUBLIC = "keys.json"
 NAME = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
@@ -51,8 +51,7 @@ def make_tokens(names: Sequence[str], folder: Path, clients: dict[str, str]) -> 
 
     The digests are added to ``clients``.
     """
-    from fedlib.protection.secure.identities import new_identity_key
-    from fedlib.protection.secure.primitives import signing_key
+    from fedlib.protection.secure.identities import new_identity_key, signing_key
     from fedlib.tables.files import write_file
 
     with extra("http"):

@@ -19,11 +19,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from fedlib.core.agreement import agree_on_features, exclude, settle
-from fedlib.core.messages import Message
+from fedlib.core.messages import Message, Privacy
 from fedlib.core.names import difference
-from fedlib.core.privacy_loss import Privacy
-from fedlib.core.protocol import Flow
-from fedlib.core.replies import Replies
+from fedlib.core.protocol import Flow, Replies
 
 
 class Total(NamedTuple):

@@ -10,7 +10,7 @@ class AgreedColumns:
 
     Attributes
     ----------
-    columns : tuple of fedlib.tables.schema.columns.Column
+    columns : tuple of fedlib.tables.schema.cells.Column
         All columns that are read.
     features : tuple of str
         The names of the features, in their order.

@@ -14,9 +14,8 @@ from typing import Any
 
 from fedlib.core.columns import EMPTY, KIND_NAMES, as_categories
 from fedlib.core.messages import MessageError
-from fedlib.core.names import difference, listed
+from fedlib.core.names import difference, listed, printable
 from fedlib.core.protocol import Reject, Replies, TooFewClients
-from fedlib.core.texts import printable
 
 MAX_SHOWN = 500  # characters of a client's value in the text of an error
 

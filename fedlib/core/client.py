@@ -14,11 +14,18 @@ from numpy.typing import ArrayLike
 
 from fedlib.core.array_fields import OF_CLIENT, check_indices, index_fields
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.messages import Declined, Done, Failure, Message, MessageError
-from fedlib.core.privacy_loss import privacy_of
+from fedlib.core.messages import (
+    MAX_WORK,
+    Declined,
+    Done,
+    Failure,
+    Message,
+    MessageError,
+    check_work,
+    privacy_of,
+)
+from fedlib.core.names import printable
 from fedlib.core.site_memory import TableMemory
-from fedlib.core.texts import printable
-from fedlib.core.work import MAX_WORK, check_work
 
 State = TypeVar("State", bound=Message)
 Handler = TypeVar("Handler", bound=Callable[..., Message])
@@ -164,7 +171,7 @@ def partitions(
         with a minimum count answers a request only for one choice of them, because the difference
         of two answers can belong to single rows. By default these are all fields. Name none if
         other values give no other sums of one group, or sums that follow from each other: a centre
-        is no term if it only moves sums (`fedlib.core.moments`), and a limit that only clips is
+        is no term if it only moves sums (`fedlib.core.points`), and a limit that only clips is
         none if the rows beyond it are a group.
 
     Examples
@@ -356,7 +363,7 @@ class Client:
 
         Raises
         ------
-        fedlib.core.work.TooMuchWork
+        fedlib.core.messages.TooMuchWork
             A ValueError: when the request is too much work, before anything is computed from rows.
         ProtectedFailure
             When a reply with noise fails, whatever the reason is. It locks the site's memory.

@@ -21,11 +21,22 @@ The wire format:
   and lengths of each array. Floating point numbers must be finite. Nothing is unpickled or
   evaluated. A failed check raises `MessageError`.
 - Two messages are equal when their bytes are equal.
+
+How much work a request may ask for, judged from the request alone, before it is computed.
+
+A request states the operations per row and feature (`Message.work`), and for how many values a
+client needs memory whatever its rows are (`Message.memory`). The noise of a reply is drawn for each
+value, whatever the rows are, and counts as operations, too. The count of the rows plays no part: a
+refusal that depends on it would disclose it. So the time for a reply grows with the rows of the
+site, and the limit is one per row. It also holds for requests that deliver a result.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context, Decimal
+from fractions import Fraction
 from functools import cache
 from math import isfinite, prod
 from typing import Annotated, Any, ClassVar, NamedTuple, dataclass_transform, get_type_hints
@@ -111,7 +122,7 @@ class Message(
     effortless : tuple of str, default=()
         For a request, the fields with integers that do not multiply its work (`work`).
     combine : callable, default=None
-        For a reply, a static method that adds up several; see `fedlib.core.replies.Combined`.
+        For a reply, a static method that adds up several; see `fedlib.core.protocol.Combined`.
 
     Raises
     ------
@@ -501,3 +512,147 @@ def decode(
         raise
     except _DECODING_ERRORS as error:
         raise MessageError(f"not a message: {error}") from error
+
+
+Loss = Annotated[float, msgspec.Meta(ge=0)]
+
+
+def exact(value: Any) -> Fraction:
+    """Return a privacy loss, a guarantee or a delta as the decimal that a person types.
+
+    A float is a binary fraction near the decimal: three times ``0.1`` is more than ``0.3``. What is
+    added up and compared is therefore the shortest decimal with the same float.
+
+    Examples
+    --------
+    >>> exact(0.1), 3 * exact(0.1) == exact(0.3)
+    (Fraction(1, 10), True)
+    """
+    return value if isinstance(value, Fraction) else Fraction(repr(float(value)))
+
+
+def round_down(value: Fraction) -> float:
+    """Return the largest float whose decimal is at most a value, at least 0.
+
+    Examples
+    --------
+    >>> round_down(Fraction(3, 10)), round_down(Fraction(1, 3))
+    (0.3, 0.3333333333333333)
+    """
+    rounded = float(value)
+    while exact(rounded) > value:
+        rounded = math.nextafter(rounded, -math.inf)
+    return rounded
+
+
+def shown(loss: Fraction | float) -> str:
+    """Return a privacy loss as text with up to six digits, rounded up.
+
+    Examples
+    --------
+    >>> shown(Fraction(3, 10)), shown(Fraction(1, 3)), shown(math.inf)
+    ('0.3', '0.333334', 'inf')
+    """
+    if loss == math.inf:
+        return "inf"
+    context, value = Context(prec=6, rounding=ROUND_CEILING), exact(loss)
+    rounded = context.divide(Decimal(value.numerator), Decimal(value.denominator))
+    return f"{float(rounded):.6g}"
+
+
+class Privacy(Message):
+    """The largest privacy loss of one reply: either ``epsilon`` or ``rho`` is positive.
+
+    Attributes
+    ----------
+    epsilon : float
+        The reply is epsilon-differentially private.
+    rho : float
+        The reply has rho-zero-concentrated differential privacy.
+
+    Examples
+    --------
+    >>> print(Privacy(rho=0.02))
+    rho=0.02 (zCDP)
+    >>> Privacy()
+    Traceback (most recent call last):
+    ...
+    fedlib.core.array_fields.MessageError: Privacy must have either epsilon or rho above 0, got \
+0.0 and 0.0
+    """
+
+    discloses = "the privacy loss of a reply"
+    epsilon: Loss = 0.0
+    rho: Loss = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.epsilon > 0) == (self.rho > 0):
+            raise MessageError(
+                "Privacy must have either epsilon or rho above 0, got"
+                f" {self.epsilon} and {self.rho}"
+            )
+
+    def __str__(self) -> str:
+        """Return the loss as text."""
+        return f"rho={shown(self.rho)} (zCDP)" if self.rho else f"epsilon={shown(self.epsilon)}"
+
+
+def privacy_of(request: Message) -> Privacy | None:
+    """Return the privacy part of a request, or None; also of a request that a secure sum wraps.
+
+    Examples
+    --------
+    >>> from fedlib.clustering.kmeans.messages import FindCentres
+    >>> privacy_of(FindCentres(3, 0.25, 10, 300, 1e-4, 0)) is None
+    True
+    """
+    privacy = getattr(request, "privacy", None)
+    return privacy if isinstance(privacy, Privacy) else None
+
+
+MAX_VALUES = MAX_BYTES // 8  # of one reply
+MAX_WORK = 10**8  # operations per row and feature for one reply: a second per row at most
+NOISE = 20  # operations for the noise of one value: `MAX_WORK` draws for two minutes
+STEP = 100  # operations of one step of an iteration, however few rows and centres there are
+
+
+class TooMuchWork(ValueError):
+    """A request asks for more operations or memory than the client is willing to spend."""
+
+
+def problem_of_work(request: Message, most: float) -> str:
+    """Return why a client should refuse a request; empty if it may answer.
+
+    Parameters
+    ----------
+    request : Message
+    most : float
+        The most operations per row and feature.
+
+    Examples
+    --------
+    >>> from fedlib.clustering.kmeans.messages import FindCentres
+    >>> problem_of_work(FindCentres(3, 0.25, n_init=2**40, max_iter=300, tol=0.0, seed=0), MAX_WORK)
+    'FindCentres needs 4.53e+16 operations per row and feature, more than max_work=1e+08'
+    """
+    name, work, n_values = type(request).__name__, work_of(request), request.memory()
+    if work > most:
+        return (
+            f"{name} needs {work:.3g} operations per row and feature, more than max_work={most:.3g}"
+        )
+    if n_values > MAX_VALUES:
+        return f"{name} asks for {n_values:.3g} values, more than {MAX_VALUES}"
+    return ""
+
+
+def work_of(request: Message) -> float:
+    """Return the operations of a request: those per row and feature, and those of its noise."""
+    n_noises = 0.0 if privacy_of(request) is None else request.reply_size()
+    return request.work() + NOISE * n_noises
+
+
+def check_work(request: Message, most: float) -> None:
+    """Raise TooMuchWork when a client should refuse a request; see `problem_of_work`."""
+    if problem := problem_of_work(request, most):
+        raise TooMuchWork(problem)

@@ -1,10 +1,17 @@
-"""Points: tables of finite numbers, as the clustering methods take them, and clients with them."""
+"""Points: tables of finite numbers, as the clustering methods take them, and clients with them.
+
+Sums about a centre that a server chooses, from sums that do not depend on the centre.
+
+The difference of a value and a centre is rounded, and the rounding is a function of the value that
+the server chooses with the centre. The sum of many such functions shows single values in its last
+bits. So a site adds up the differences from its own mean, and moves only the sums.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,7 +30,177 @@ from fedlib.core.columns import (
     read_column,
 )
 from fedlib.core.labels import read_weights
-from fedlib.core.names import as_table, check_axes, feature_names
+from fedlib.core.names import as_table, check_axes, composed, feature_names, listed
+
+MAX_BOUND = 1e100  # so that no square overflows
+
+
+class Bounds(NamedTuple):
+    """The smallest and the largest value of columns.
+
+    Attributes
+    ----------
+    limits : array (2, n_columns)
+        The smaller values, then the larger ones.
+    names : tuple of str
+        The names of the columns; empty if the bounds are those of all columns in their order.
+    """
+
+    limits: Floats
+    names: tuple[str, ...] = ()
+
+    def by_index(self, names: Sequence[str]) -> dict[int, tuple[float, float]]:
+        """Return the bounds by the index of the column among ``names``.
+
+        Raises
+        ------
+        ValueError
+            When there is no such column, or there are bounds of another count of columns.
+        """
+        low, high = self.limits.tolist()
+        if not self.names and self.limits.size and len(low) != len(names):
+            raise ValueError(f"bounds must have {len(names)} columns, got {len(low)}")
+        unknown = [name for name in self.names if name not in names]
+        if unknown:
+            raise ValueError(
+                f"bounds must be of columns of the data, {', '.join(names[:20])};"
+                f" got {', '.join(unknown)}"
+            )
+        which = [names.index(name) for name in self.names] or range(len(low))
+        return {j: pair for j, *pair in zip(which, low, high, strict=True)}  # type: ignore[misc]
+
+
+NO_BOUNDS = Bounds(np.empty((2, 0)))  # of no column
+
+
+def check_bounds(given: Any, largest: float = MAX_BOUND) -> Bounds:
+    """Return bounds, after a check.
+
+    Parameters
+    ----------
+    given : mapping of str to (low, high), or array-like (2, n_columns)
+        Either by the names of columns, or the smaller values of all columns and then the larger
+        ones.
+    largest : float
+        The largest absolute value.
+
+    Raises
+    ------
+    ValueError
+        When they are not finite numbers within ±``largest``, the lower below the upper.
+
+    Examples
+    --------
+    >>> check_bounds({"age": (0, 120), "bmi": (10, 80)})
+    Bounds(limits=array([[  0.,  10.],
+           [120.,  80.]]), names=('age', 'bmi'))
+    >>> check_bounds([[0, 10], [120, 80]]).names
+    ()
+    >>> check_bounds({"age": (120, 0)})
+    Traceback (most recent call last):
+    ...
+    ValueError: bounds of 'age' must be two numbers, the lower below the upper, within ±1e+100, \
+got (120, 0)
+    """
+    wanted = f"two numbers, the lower below the upper, within ±{largest:g}"
+    if isinstance(given, Mapping):
+        names = tuple(composed(str(name)) for name in given)
+        limits = [_pair(pair) for pair in given.values()]
+        for name, (low, high), pair in zip(names, limits, given.values(), strict=True):
+            if not -largest <= low < high <= largest:
+                raise ValueError(f"bounds of {name!r} must be {wanted}, got {pair!r}")
+        return Bounds(np.array(limits, np.float64).reshape(-1, 2).T.copy(), names)
+    try:
+        array = np.array(as_table(given), np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.ndim != 2 or len(array) != 2 or not array.size:
+        raise ValueError(
+            "bounds must be {name: (low, high)}, or two rows with a number per column: the lower"
+            f" bounds and the upper ones; got {given!r}"
+        )
+    valid = (np.abs(array) <= largest).all(axis=0) & (array[0] < array[1])
+    if not valid.all():
+        names, j = feature_names(given), int(np.argmin(valid))
+        raise ValueError(
+            f"bounds of column {listed(names[j : j + 1]) if names else j} must be {wanted}, got"
+            f" {tuple(array[:, j].tolist())}"
+        )
+    return Bounds(array, feature_names(given))
+
+
+def _pair(value: Any) -> tuple[float, float]:
+    try:
+        low, high = map(float, value)
+    except (TypeError, ValueError):
+        return np.nan, np.nan  # which is no valid pair
+    return low, high
+
+
+def rounded_mean(X: Floats) -> Floats:
+    """Return the mean (n_columns,) or () of rows, 0 without rows; that of equal rows is the row.
+
+    Examples
+    --------
+    >>> float(np.full(6, 0.1).mean()), float(rounded_mean(np.full(6, 0.1)))
+    (0.09999999999999999, 0.1)
+    """
+    if not len(X):
+        return np.zeros(X.shape[1:])
+    first = X.mean(axis=0)
+    mean: Floats = first + (X - first).mean(axis=0)
+    return mean
+
+
+class Moments(NamedTuple):
+    """Counts, means, and sums of the differences of the values of columns from these means.
+
+    Attributes
+    ----------
+    counts, means : array (n_columns,)
+    remainders, squares : array (n_columns,)
+        Sums of the differences and of their squares. A mean is rounded, so that its remainder is
+        hardly ever 0.
+    """
+
+    counts: Floats
+    means: Floats
+    remainders: Floats
+    squares: Floats
+
+    @classmethod
+    def of(cls, columns: list[Floats]) -> Moments:
+        """Return those of values, which may have other counts in each column.
+
+        Examples
+        --------
+        >>> Moments.of([np.array([1.0, 3.0])]).about(np.array([0.0]))
+        Moments(counts=array([2.]), means=array([0.]), remainders=array([4.]), squares=array([10.]))
+        """
+        means = np.array([rounded_mean(one) for one in columns], np.float64)
+        shifted = [one - mean for one, mean in zip(columns, means, strict=True)]
+        counts = np.array([len(one) for one in columns], np.float64)
+        remainders = np.array([one.sum() for one in shifted], np.float64)
+        squares = np.array([np.square(one).sum() for one in shifted], np.float64)
+        return cls(counts, means, remainders, squares)
+
+    def about(self, centres: Floats) -> Moments:
+        """Return the sums of the differences from other centres (n_columns,)."""
+        shifts = self.means - centres
+        moved = self.remainders + self.counts * shifts
+        squares = self.squares + shifts * (self.remainders + moved)
+        return Moments(self.counts, centres, moved, np.maximum(squares, 0))
+
+    def with_constants(self, counts: Floats, values: Floats) -> Moments:
+        """Return those with more rows that have a constant each, (n_columns,), about the mean."""
+        total = np.maximum(self.counts + counts, 1)
+        own = self.about(self.means + counts * (values - self.means) / total)
+        shifts = values - own.means
+        remainders = own.remainders + counts * shifts
+        return Moments(
+            own.counts + counts, own.means, remainders, own.squares + counts * np.square(shifts)
+        )
+
 
 MAX_COORDINATE = 1e100  # so that no sum of squares over any number of clients overflows
 MAX_WEIGHT = 2.0**40  # of all points of a client

@@ -23,8 +23,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from fedlib.core.agreement import Disagreement
 from fedlib.core.messages import Message, decode, encode
-from fedlib.core.protocol import Flow, GroupsTooSmall, InvalidRequest, TooFewClients
-from fedlib.core.replies import Reject, Replies
+from fedlib.core.protocol import (
+    Flow,
+    GroupsTooSmall,
+    InvalidRequest,
+    Reject,
+    Replies,
+    TooFewClients,
+)
 
 MAX_RECORDED = 2**25  # bytes of messages; the rest of a longer run is not searched
 MAX_TRIES = 100  # of repeated flows

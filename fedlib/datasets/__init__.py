@@ -8,14 +8,13 @@ There are three kinds:
   data with the same size, columns, classes and general shape, and a `StandInWarning`. Figures made
   from a stand-in cannot be compared with published ones.
 - **breast_cancer**, which scikit-learn includes.
-- **Generated** sets: six of a scikit-learn example, and three of `fedlib.datasets.shapes`.
+- **Generated** sets: six of a scikit-learn example, and three of `fedlib.datasets.stand_ins`.
 """
 
 from __future__ import annotations
 
-from fedlib.datasets.dataset import CorruptFile, Dataset, StandInWarning
-from fedlib.datasets.generated import GENERATED
-from fedlib.datasets.sources import FILES
+from fedlib.datasets.sources import FILES, CorruptFile, Dataset, StandInWarning
+from fedlib.datasets.stand_ins import GENERATED
 
 __all__ = ["NAMES", "CorruptFile", "Dataset", "StandInWarning", "load"]
 

@@ -12,8 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.io import arff
 
-from fedlib.datasets.dataset import CorruptFile, Dataset, StandInWarning
-from fedlib.datasets.sources import Source, find, sources
+from fedlib.datasets.sources import CorruptFile, Dataset, Source, StandInWarning, find, sources
 from fedlib.datasets.stand_ins import stand_in
 
 

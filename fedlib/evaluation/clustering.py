@@ -45,8 +45,7 @@ from fedlib.evaluation.messages import (
     Noise,
     SumLabelledRows,
 )
-from fedlib.tables.summary.columns import ask, repeat
-from fedlib.tables.summary.messages import MAX_ROWS
+from fedlib.tables.summary.messages import MAX_ROWS, ask, repeat
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

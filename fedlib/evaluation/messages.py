@@ -12,12 +12,12 @@ import numpy as np
 from fedlib.boosting.classes import Class, problem_of_classes
 from fedlib.core.array_fields import MAX_COUNT
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.client import Client
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
+from fedlib.core.points import MAX_BOUND
 from fedlib.protection.privacy import BoundsArray, Sensitivity, to_unit
-from fedlib.protection.row_sums import RowTotals, SumRows
 from fedlib.protection.secure.points import MAX_SUM
+from fedlib.protection.sums import RowTotals, SumRows
 from fedlib.tables.summary.messages import MAX_MEAN, MAX_ROWS, MAX_SQUARES
 
 MAX_CLUSTERS = 2**20

@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
 
 from fedlib.core.labels import read_classes, read_labels
-from fedlib.figures.matching import check_labellings
+from fedlib.figures.scores import check_labellings
 
 
 def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]:

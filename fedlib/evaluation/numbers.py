@@ -20,20 +20,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.bounds import Bounds
 from fedlib.core.client import by_rounding, handles, partitions
 from fedlib.core.labels import read_targets
-from fedlib.core.moments import Moments
 from fedlib.core.parameters import KW_ONLY, OptionalBounds
-from fedlib.core.points import check_coordinates
-from fedlib.core.protocol import Flow
-from fedlib.core.replies import Replies
+from fedlib.core.points import Bounds, Moments, check_coordinates
+from fedlib.core.protocol import Flow, Replies
 from fedlib.evaluation.messages import ErrorSums, NoRows, SumClippedErrors, SumErrors
 from fedlib.evaluation.reported import Scored
 from fedlib.protection.estimator import is_protected
 from fedlib.protection.privacy.intervals import Noise, estimate, hides, ratio
-from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.points import DescribedPoints, agree_on_bounded_features
+from fedlib.protection.sums import RowTotals
 
 RESULTS = (
     "count of rows",

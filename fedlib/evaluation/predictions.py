@@ -37,16 +37,22 @@ from fedlib.core.labels import read_classes
 from fedlib.core.messages import Message
 from fedlib.core.parameters import KW_ONLY, OptionalBounds
 from fedlib.core.points import check_points
-from fedlib.core.protocol import Flow
-from fedlib.core.replies import Replies
+from fedlib.core.protocol import Flow, Replies
 from fedlib.core.validation import Interval
 from fedlib.evaluation.class_scores import (
     SCORES,
     ClassScores,
+    PredictionScores,
     class_evaluation,
     class_scores,
     contradiction,
+    contradiction_of_two,
+    edges,
+    log_losses,
     problem_of_columns,
+    rows_by_class,
+    squared_errors,
+    two_class_scores,
 )
 from fedlib.evaluation.messages import (
     MAX_BINS,
@@ -59,18 +65,9 @@ from fedlib.evaluation.messages import (
     bins_of,
 )
 from fedlib.evaluation.reported import Scored
-from fedlib.evaluation.two_classes import (
-    PredictionScores,
-    contradiction_of_two,
-    edges,
-    log_losses,
-    rows_by_class,
-    squared_errors,
-    two_class_scores,
-)
 from fedlib.protection.estimator import is_protected
 from fedlib.protection.secure.points import DescribeFeatures, Features
-from fedlib.tables.summary.columns import ask, repeat
+from fedlib.tables.summary.messages import ask, repeat
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

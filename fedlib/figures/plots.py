@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from numpy.typing import ArrayLike
 
-from fedlib.figures.matching import match_clusters
+from fedlib.figures.scores import match_clusters
 
 SERVER = "server"  # its name as a sender or receiver
 NOISE = "#8c8c8c"

@@ -2,13 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics.cluster import contingency_matrix
+
+
+def match_clusters(labels: ArrayLike, reference: ArrayLike) -> NDArray[np.int64]:
+    """Return labels in which each cluster has the number of its partner in a reference.
+
+    Use it to compare two clusterings of the same rows, for example by colours.
+
+    Parameters
+    ----------
+    labels : array-like (n_rows,)
+        The cluster of each row, an integer; −1 is noise.
+    reference : array-like (n_rows,)
+        Another clustering of the same rows.
+
+    Returns
+    -------
+    array (n_rows,) of int64
+        The same clusters with other labels. Each is paired with at most one cluster of the
+        reference, so that pairs have as many rows in common as possible. A cluster without a
+        partner gets a label above those of the reference. Noise stays −1.
+
+    Raises
+    ------
+    ValueError
+        When an argument is empty or not one-dimensional, or their lengths differ.
+
+    Notes
+    -----
+    Time is linear in the rows and cubic in the clusters, and memory is that of a table of all
+    pairs of clusters.
+
+    Examples
+    --------
+    >>> from fedlib.figures.scores import match_clusters
+    >>> match_clusters([1, 1, 0, 0, 2, -1], reference=[0, 0, 1, 1, 1, 0])
+    array([ 0,  0,  1,  1,  2, -1])
+    """
+    reference, labels = check_labellings(reference, labels)
+    clusters, cluster = np.unique(labels, return_inverse=True)
+    partners = np.unique(reference[reference >= 0])
+    common = contingency_matrix(labels, reference)[np.ix_(clusters >= 0, np.unique(reference) >= 0)]
+    rows, columns = linear_sum_assignment(common, maximize=True)
+    paired = common[rows, columns] > 0
+    label = np.full(len(common), -1)
+    label[rows[paired]] = partners[columns[paired]]
+    alone = np.flatnonzero(label < 0)
+    label[alone] = partners.max(initial=-1) + 1 + np.arange(len(alone))
+    return np.concatenate([np.full(len(clusters) - len(common), -1), label])[cluster]
+
+
+def check_labellings(true: ArrayLike, predicted: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return both labellings as arrays; raise ValueError when they are invalid."""
+    true, predicted = np.asarray(true), np.asarray(predicted)
+    for name, labels in (("true", true), ("predicted", predicted)):
+        if labels.ndim != 1 or labels.size == 0:
+            raise ValueError(
+                f"{name} must be a one-dimensional array of at least one label,"
+                f" got an array of shape {labels.shape}"
+            )
+    if len(true) != len(predicted):
+        raise ValueError(
+            "true and predicted must have the same length,"
+            f" got {len(true)} and {len(predicted)} labels"
+        )
+    return true, predicted
+
+
+def density_curves(
+    distances: pd.Series,
+    error: float,
+    fractions: pd.Series,
+    *,
+    distance_knee: int,
+    size_knee: int,
+    min_samples: int,
+) -> Figure:
+    """Draw the k-distances with their largest error, and the fractions in sparse cells, with knees.
+
+    Parameters
+    ----------
+    distances : Series
+        The k-distances; the index is the fraction of the points that have a smaller one.
+    error : float
+        The largest error of a distance.
+    fractions : Series
+        The fraction of the points in sparse cells; the index is the side of a cell.
+    distance_knee, size_knee : int
+        The index of the knee in each of the two curves.
+    min_samples : int
+        The k of the k-distances.
+    """
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3), layout="constrained")
+    ranks, heights = _points(distances)
+    left.fill_between(ranks, (heights - error).clip(0), heights + error, alpha=0.25, lw=0)
+    left.plot(ranks, heights)
+    at = distance_knee
+    _mark(left, ranks[at], heights[at], f"eps = {heights[at]:.3g}")
+    left.set(xlabel="share of points", ylabel=f"distance to neighbour {min_samples}")
+    sizes, sparse = _points(fractions)
+    right.plot(sizes, sparse)
+    at = size_knee
+    _mark(right, sizes[at], sparse[at], f"cell_size = {sizes[at]:.3g}")
+    right.set(xlabel="size of a cell", ylabel="share of points in sparse cells", ylim=(0, None))
+    return figure
+
+
+def _points(curve: pd.Series) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the coordinates of a curve."""
+    return curve.index.to_numpy(float), curve.to_numpy(float)
+
+
+def criteria(frame: pd.DataFrame, best: Mapping[str, int]) -> Figure:
+    """Draw one panel per column of a table against its index, with a row marked in each."""
+    figure, axes = plt.subplots(
+        1, len(best), figsize=(3.75 * len(best), 3), layout="constrained", squeeze=False
+    )
+    counts = frame.index.to_numpy()
+    for ax, (name, row) in zip(axes[0], best.items(), strict=True):
+        values = frame[name].to_numpy()
+        ax.plot(counts, values, ".-")
+        _mark(ax, counts[row], values[row], f"{frame.index.name} = {counts[row]}")
+        ax.set(xlabel=frame.index.name, ylabel=name)
+    return figure
+
+
+def _mark(ax: Axes, x: float, y: float, text: str) -> None:
+    """Mark a point of a curve and write a text next to it."""
+    ax.plot([x], [y], "o", color="C1")
+    left_half = x < sum(ax.get_xlim()) / 2
+    ax.annotate(
+        text,
+        (x, y),
+        xytext=(8 if left_half else -8, 8),
+        textcoords="offset points",
+        ha="left" if left_half else "right",
+    )
+
 
 WIDEST = 7.5  # width of a page, in inches
 LONG = 9  # letters of a name that is drawn at an angle

@@ -83,7 +83,7 @@ def sum_nearest(X, weights, centres, sums, counts):
     unweighted sums are those of `nearest_centres` and `sum_by_label`.
 
     Returns the sum of the squared distances. It is a function of the centres and of sums of each
-    cluster about its own mean (see `fedlib.core.moments`), so that its last bits depend on single
+    cluster about its own mean (see `fedlib.core.points`), so that its last bits depend on single
     points no more than those sums do.
     """
     search, nearest = _prepare(centres), _nothing()

@@ -46,7 +46,7 @@ class Categories(NamedTuple):
     ``is_category`` (d,) of bool says which features have categories. A feature with fewer than
     ``max_cat_to_onehot`` of them is split into one category and the others. For a feature with
     more, one side of a split has fewer than ``max_cat_threshold`` categories. A set has ``n_bytes``
-    bytes; see `fedlib.kernels.categories`.
+    bytes; see `fedlib.kernels.buckets`.
     """
 
     is_category: NDArray[np.bool_]

@@ -16,8 +16,8 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic, overload
 
 from fedlib.kernels import kernel
-from fedlib.kernels.bits import ONE
 from fedlib.kernels.kd_tree import MAX_STACK, right_child
+from fedlib.kernels.packing import ONE
 
 LANES = 16  # two registers of AVX-512, or four of AVX
 NO_LANES = np.uint64(0)

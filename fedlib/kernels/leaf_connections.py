@@ -1,7 +1,7 @@
 """Which cells of a tree are connected: a core point of one is near a core point of the other.
 
-Connected cells are joined in disjoint sets, as in `fedlib.kernels.connections`. `Cells` are those
-of `fedlib.kernels.density`, and `Leaves` those of `fedlib.kernels.tree_leaves`.
+Connected cells are joined in disjoint sets, as in `fedlib.kernels.density`. `Cells` are those
+of `fedlib.kernels.density`, and `Leaves` those of `fedlib.kernels.forests`.
 """
 
 from typing import NamedTuple
@@ -10,10 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
-from fedlib.kernels.bits import ONE, count_ones, lowest
-from fedlib.kernels.connections import are_connected_by_trees, have_many_pairs
-from fedlib.kernels.density import NONE, squared_distance, squared_distance_to_box, squared_radius
-from fedlib.kernels.disjoint_set import find, union
+from fedlib.kernels.density import (
+    NONE,
+    are_connected_by_trees,
+    find,
+    have_many_pairs,
+    squared_distance,
+    squared_distance_to_box,
+    squared_radius,
+    union,
+)
+from fedlib.kernels.forests import cells_of, find_bucket, find_near_buckets, larger_reach
 from fedlib.kernels.kd_tree import bound
 from fedlib.kernels.lanes import (
     LANES,
@@ -25,7 +32,7 @@ from fedlib.kernels.lanes import (
     load_columns,
     push_children,
 )
-from fedlib.kernels.tree_leaves import cells_of, find_bucket, find_near_buckets, larger_reach
+from fedlib.kernels.packing import ONE, count_ones, lowest
 
 NO_SET, SEVERAL_SETS = -1, -2
 

@@ -4,7 +4,7 @@ Up to 16 points descend the tree together, one per lane of the vector registers.
 node around the first of them before the whole tree. Most core points have enough neighbours there,
 and a border point finds a core point there, so that few other nodes matter to it.
 
-`Cells` are those of `fedlib.kernels.density`, and `Leaves` those of `fedlib.kernels.tree_leaves`.
+`Cells` are those of `fedlib.kernels.density`, and `Leaves` those of `fedlib.kernels.forests`.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
-from fedlib.kernels.bits import ONE, count_ones, lowest
 from fedlib.kernels.density import (
     how_many,
     precedes,
@@ -32,6 +31,7 @@ from fedlib.kernels.lanes import (
     load_columns,
     push_children,
 )
+from fedlib.kernels.packing import ONE, count_ones, lowest
 
 NEARBY = 128  # points of the node that is looked at before the whole tree
 

@@ -1,12 +1,17 @@
 """Core points and border points of DBSCAN on a grid: points compared with ranges of points.
 
-With a grid (`fedlib.kernels.sorted_grid`), the cells near a cell are a few ranges, and so are their
+With a grid (`fedlib.kernels.grid`), the cells near a cell are a few ranges, and so are their
 points. A point is compared with all points of a range one after the other. Only if the cells of a
 range have many points, each cell is looked at first.
 
 `Cells` and `Block` are those of `fedlib.kernels.density`. All radii are the same. The points should
 be in Fortran order, so that the coordinates along a feature are next to each other, for vector
 instructions. These also need unsigned indices: signed ones might count from the end.
+
+The cells of a grid around which enough points lie, found from counts per cell.
+
+The cells are sorted by key, as in `fedlib.kernels.grid`. The cells near a cell are a range
+of keys in each row near it, so one subtraction of cumulative counts sums a row.
 """
 
 import numpy as np
@@ -21,6 +26,70 @@ from fedlib.kernels.density import (
     squared_distances_of_box,
     sum_weights,
 )
+
+
+@kernel
+def _advance(keys, at, wanted):
+    """Return the first index from ``at`` on whose key is at least ``wanted``.
+
+    The steps double until they pass the key, so that a long way takes logarithmic time.
+    """
+    step = 1
+    while at + step <= keys.size and keys[at + step - 1] < wanted:
+        at += step
+        step *= 2
+    stop = min(keys.size, at + step - 1)  # its key is at least wanted, or it is the end
+    while at < stop:
+        middle = (at + stop) // 2
+        if keys[middle] < wanted:
+            at = middle + 1
+        else:
+            stop = middle
+    return at
+
+
+@kernel
+def find_heavy(grid, totals, enough, first, stop, heavy):
+    """Write to ``heavy[first:stop]`` which cells have near cells with enough points in all.
+
+    Rows are added for all cells in turn, nearest first. A cell with enough points drops out, so
+    that dense regions cost a few rows only. Within a row both ends of the range only move forward.
+
+    Parameters
+    ----------
+    grid : fedlib.kernels.grid.Grid
+        With the nearest rows first.
+    totals : array (n_cells + 1,) of int64
+        The number of points in all cells before each cell.
+    enough : int
+        The number of points from which a cell is heavy.
+    first, stop : int
+        The range of cells.
+    heavy : array (n_cells,) of bool
+    """
+    keys = grid.keys
+    heavy[first:stop] = False
+    undecided = np.arange(first, stop)
+    sums = np.zeros(undecided.size, np.int64)
+    n = undecided.size
+    for row in range(grid.row_offsets.size):
+        low = grid.row_offsets[row] - grid.row_reach[row]
+        high = grid.row_offsets[row] + grid.row_reach[row]
+        a = b = n_left = 0
+        for i in range(n):
+            cell = undecided[i]
+            a = _advance(keys, a, keys[cell] + low)
+            b = _advance(keys, max(a, b), keys[cell] + high + 1)
+            total = sums[i] + totals[b] - totals[a]
+            if total >= enough:
+                heavy[cell] = True
+            else:
+                undecided[n_left], sums[n_left] = cell, total
+                n_left += 1
+        n = n_left
+        if n == 0:
+            break
+
 
 LARGE_CELL = 16  # mean number of points in the cells of a range from which each is looked at
 

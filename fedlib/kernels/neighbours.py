@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedlib.kernels import kernel
-from fedlib.kernels.bits import ONE, count_ones, lowest
-from fedlib.kernels.disjoint_set import number_components, union
+from fedlib.kernels.density import number_components, union
+from fedlib.kernels.packing import ONE, count_ones, lowest
 
 LOW_BITS = np.uint64(127)  # the bits of a variable-length integer in one of its bytes
 CONTINUED = np.uint64(128)  # set in all of its bytes but the last

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
-from fedlib.kernels.categories import BY_CATEGORY, goes_left
+from fedlib.kernels.buckets import BY_CATEGORY, goes_left
 from fedlib.kernels.gains import score_node, split_gain
 
 ONE = np.float32(1)

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreed_columns import AgreedColumns
-from fedlib.core.bounds import MAX_BOUND, Bounds, check_bounds
 from fedlib.core.client import Client, roles_of
 from fedlib.core.columns import TEXT
 from fedlib.core.estimator import Federated
@@ -20,7 +19,7 @@ from fedlib.core.parameters import (
     OptionalBounds,
     OptionalPositiveFloat,
 )
-from fedlib.core.points import MAX_WEIGHT
+from fedlib.core.points import MAX_BOUND, MAX_WEIGHT, Bounds, check_bounds
 from fedlib.core.protocol import Flow
 from fedlib.protection.privacy.accounting import privacy_per_request
 from fedlib.protection.secure.client import SecureClient

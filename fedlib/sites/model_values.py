@@ -18,8 +18,7 @@ import numpy as np
 
 from fedlib.core.estimator import Federated
 from fedlib.core.messages import check_arrays
-from fedlib.core.registry import find_estimator
-from fedlib.core.type_hints import (
+from fedlib.core.parameters import (
     alternatives,
     class_of,
     describe_hint,
@@ -27,6 +26,7 @@ from fedlib.core.type_hints import (
     fits,
     item_hints,
 )
+from fedlib.core.registry import find_estimator
 from fedlib.tables.schema import Schema
 
 DOCUMENT = "model.json"

@@ -42,7 +42,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib import __version__
 from fedlib.core.estimator import Federated
-from fedlib.core.type_hints import class_of
+from fedlib.core.parameters import class_of
 from fedlib.sites.model_values import (
     DOCUMENT,
     ModelFileError,

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pandas as pd
 
-from fedlib.tables.cells import as_text, clean_text, read_cells, without_numbers
+from fedlib.tables.columns import as_text, clean_text, read_cells, without_numbers
 from fedlib.tables.layouts import LEADING_ZERO, check_header, check_names
 from fedlib.tables.read_options import ReadOptions, named_columns
 from fedlib.tables.streams import unpacked_limit

@@ -23,13 +23,19 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.client import ALL
-from fedlib.core.file_errors import reading
-from fedlib.core.texts import composed
+from fedlib.core.journal import reading
+from fedlib.core.names import composed
 from fedlib.tables import columns as checks
-from fedlib.tables.cells import POINT, as_text, clean_text, without_numbers
-from fedlib.tables.columns import ColumnContent, describe_columns
+from fedlib.tables.columns import (
+    POINT,
+    ColumnContent,
+    as_text,
+    clean_text,
+    csv_bytes,
+    describe_columns,
+    without_numbers,
+)
 from fedlib.tables.excel_files import read_excel
-from fedlib.tables.formulas import csv_bytes
 from fedlib.tables.layouts import LEADING_ZERO
 from fedlib.tables.read_options import ReadOptions, named_columns
 from fedlib.tables.text_files import FileTable, read_text
@@ -326,7 +332,7 @@ def write_labels(
     Notes
     -----
     A text that a spreadsheet could take for a formula gets an apostrophe
-    (`fedlib.tables.formulas`), which the readers of fedlib remove.
+    (`fedlib.tables.columns`), which the readers of fedlib remove.
 
     Raises
     ------

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlib.core.texts import composed
-from fedlib.tables.cells import COMMA, POINT, QUOTED
-from fedlib.tables.formulas import unguarded
+from fedlib.core.names import composed
+from fedlib.tables.columns import COMMA, POINT, QUOTED, unguarded
 from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.streams import open_text
 

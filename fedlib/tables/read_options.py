@@ -6,7 +6,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedlib.core.texts import composed
+from fedlib.core.names import composed
 
 
 @dataclass(frozen=True, kw_only=True)

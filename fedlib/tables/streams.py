@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedlib.core.texts import marked_encoding
+from fedlib.core.names import marked_encoding
 
 # What other files begin with, behind blanks, and what to do with them.
 OTHER_FILES = {

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.columns import MAX_EXACT
-from fedlib.tables.cells import GROUPED, clean_text, read_cells
+from fedlib.tables.columns import GROUPED, clean_text, read_cells
 from fedlib.tables.layouts import Layout, counted, find_layout, separator_name
 from fedlib.tables.read_options import ReadOptions, named_columns
 from fedlib.tables.streams import csv_reader, find_encoding, open_bytes, open_text, undecodable

@@ -14,8 +14,7 @@ from fedlib.clustering.density.horizontal import CellCounts
 from fedlib.clustering.density.ppdbdc import BlurredRepresentatives
 from fedlib.clustering.density.vertical import FindNeighbours, VerticalDBSCANClient
 from fedlib.clustering.kmeans.messages import ClusterSums
-from fedlib.tables.summary.keys import to_keys
-from fedlib.tables.summary.messages import BinCounts, CountBins
+from fedlib.tables.summary.messages import BinCounts, CountBins, to_keys
 
 ROOT = Path(__file__).parents[2]
 PARTS = [np.array([[0.1, 0.2], [0.4, 0.4], [5.0, 5.0]]), np.array([[0.2, 0.2], [7.0, 7.0]])]

@@ -12,7 +12,7 @@ from fedlib.boosting import tree_client
 from fedlib.boosting.categories import CountLevels
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining, TrainingDescription
-from fedlib.boosting.histogram_messages import SumNoisyHistograms
+from fedlib.boosting.histograms import SumNoisyHistograms
 from fedlib.boosting.messages import BeginBoosting
 from fedlib.boosting.private import gradient_limits, row_sensitivity
 from fedlib.core.messages import MessageError

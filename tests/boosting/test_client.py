@@ -7,7 +7,7 @@ from sklearn.base import clone
 
 from fedlib import FederatedXGBClassifier
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.histogram_messages import BuildHistograms
+from fedlib.boosting.histograms import BuildHistograms
 from fedlib.boosting.messages import BeginBoosting, EvaluateSplits, KeepTrees, StartTrees, SumLeaves
 from fedlib.core.messages import Done, MessageError, decode, encode
 

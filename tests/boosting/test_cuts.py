@@ -24,7 +24,7 @@ from fedlib.boosting.cuts import (
 from fedlib.boosting.descriptions import DescribeTargets
 from fedlib.boosting.messages import BeginBoosting, unchecked_copy
 from fedlib.core.messages import MessageError, encode
-from fedlib.core.replies import Reject, Replies
+from fedlib.core.protocol import Reject, Replies
 from fedlib.testing import Recorder
 
 from .common import first_message

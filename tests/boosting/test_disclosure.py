@@ -5,7 +5,7 @@ import pytest
 
 from fedlib import FederatedXGBClassifier
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.histogram_messages import Histograms
+from fedlib.boosting.histograms import Histograms
 from fedlib.boosting.messages import CandidateSums, EvaluateSplits, LeafSums
 from fedlib.testing import Recorder
 

@@ -11,7 +11,7 @@ from fedlib import FederatedXGBClassifier
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.cuts import CountBuckets
 from fedlib.boosting.descriptions import DescribeTraining
-from fedlib.boosting.histogram_messages import BuildHistograms
+from fedlib.boosting.histograms import BuildHistograms
 from fedlib.boosting.messages import (
     BeginBoosting,
     EvaluateSplits,

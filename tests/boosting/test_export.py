@@ -9,7 +9,7 @@ import xgboost
 from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.rules import NEWEST_RULES
 from fedlib.boosting.trees import BoostedTrees, predict_margins
-from fedlib.kernels.histogram_splits import BELOW_ALL
+from fedlib.kernels.histograms import BELOW_ALL
 
 from .common import SMALL_TREE, X_SMALL, make_tree
 from .exact import RULES

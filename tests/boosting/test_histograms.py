@@ -5,7 +5,7 @@ import pytest
 
 from fedlib import FederatedXGBClassifier
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.histogram_messages import BuildHistograms
+from fedlib.boosting.histograms import BuildHistograms
 from fedlib.core.in_process import InProcess
 from fedlib.kernels import splits as kernels
 

@@ -8,15 +8,14 @@ from hypothesis.extra import numpy as hnp
 
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.histogram_messages import (
+from fedlib.boosting.histograms import (
     BuildHistograms,
     BuildPackedHistograms,
     PackedHistograms,
     unpack,
 )
 from fedlib.core.in_process import InProcess
-from fedlib.core.messages import MessageError, decode, encode
-from fedlib.core.work import MAX_WORK, problem_of_work
+from fedlib.core.messages import MAX_WORK, MessageError, decode, encode, problem_of_work
 from fedlib.testing import Recorder
 
 from .common import Unreliable, assert_same_trees, deal, make_rows, pack_sums

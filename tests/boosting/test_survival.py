@@ -7,7 +7,7 @@ import xgboost
 
 from fedlib import FederatedXGBRegressor, Schema
 from fedlib.boosting.data import check_targets
-from fedlib.kernels.survival import derivatives, negative_log_likelihoods
+from fedlib.kernels.objectives import derivatives, negative_log_likelihoods
 from fedlib.sites import models
 from fedlib.tables.files import read_table
 

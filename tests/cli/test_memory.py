@@ -9,10 +9,10 @@ import pytest
 from cli_helpers import invoke, refuse
 
 from fedlib.cli.join import JoinOptions, SiteRows
-from fedlib.core.privacy_loss import shown
+from fedlib.core.messages import shown
 from fedlib.core.site_memory import TableMemory
 from fedlib.protection.privacy import epsilon_of
-from fedlib.protection.secure.memory import KeyMemory
+from fedlib.protection.secure.identities import KeyMemory
 from fedlib.tables.read_options import ReadOptions
 
 pytest.importorskip("opendp")

@@ -6,7 +6,7 @@ import pytest
 from cli_helpers import PAGE, invoke
 
 from fedlib import AlignedRows, FederatedPipeline, LeaveOneSiteOut
-from fedlib.cli.protocols import messages_of
+from fedlib.cli.inspect import messages_of
 from fedlib.core.registry import protocols
 from fedlib.tables.pipeline import Preprocess
 

@@ -11,8 +11,8 @@ from fedlib.core.array_fields import OF_CLIENT, Array, Checked, Index, check_ind
 from fedlib.core.array_types import Ints
 from fedlib.core.client import Client, Unanswerable, handles
 from fedlib.core.messages import Done, Message, MessageError, arrays
+from fedlib.core.parameters import alternatives, class_of, field_names
 from fedlib.core.registry import protocols, wrappers
-from fedlib.core.type_hints import alternatives, class_of, field_names
 
 
 def subclasses(kind):

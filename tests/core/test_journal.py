@@ -18,10 +18,22 @@ from fedlib.boosting.client import BoostingClient
 from fedlib.core.agreement import exclude
 from fedlib.core.client import Client, handles
 from fedlib.core.in_process import InProcess
-from fedlib.core.journal import Journal, JournalError, describe, read_ledger, run_id
+from fedlib.core.journal import (
+    FRAME,
+    MAGIC,
+    Answered,
+    Asked,
+    Header,
+    Journal,
+    JournalError,
+    Noted,
+    describe,
+    read_ledger,
+    read_records,
+    run_id,
+)
 from fedlib.core.messages import Labels, Message
 from fedlib.core.protocol import TooFewClients, run
-from fedlib.core.records import FRAME, MAGIC, Answered, Asked, Header, Noted, read_records
 from fedlib.core.registry import protocols
 from fedlib.sites import models
 from fedlib.tables.pipeline import PipelineClient

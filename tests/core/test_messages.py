@@ -34,7 +34,7 @@ from fedlib import (
     Schema,
 )
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.histogram_messages import BuildHistograms
+from fedlib.boosting.histograms import BuildHistograms
 from fedlib.boosting.messages import BeginBoosting, Splits
 from fedlib.core import messages
 from fedlib.core.array_fields import DTYPES, MAX_EMPTY_AXIS, PIECE

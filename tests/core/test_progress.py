@@ -6,9 +6,8 @@ import re
 import pytest
 
 from fedlib import FederatedPipeline, HorizontalDBSCAN, VerticalDBSCAN
-from fedlib.core import progress
-from fedlib.core.ledger import SERVER, Entry, Ledger
-from fedlib.core.progress import Progress
+from fedlib.core import ledger as progress
+from fedlib.core.ledger import SERVER, Entry, Ledger, Progress
 from fedlib.core.registry import protocols, wrappers
 
 PARTS = [[[0.1], [0.2]], [[5.0]]]

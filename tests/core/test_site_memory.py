@@ -19,7 +19,7 @@ from fedlib.core.messages import Declined
 from fedlib.core.site_memory import Lock, OldMemory, SiteIsLocked, TableMemory, state_folder
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Budget, DisclosureBudgetSpent, Privacy
-from fedlib.protection.secure.memory import KeyMemory, ReusedMask
+from fedlib.protection.secure.identities import KeyMemory, ReusedMask
 from fedlib.tables.pipeline import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess
 

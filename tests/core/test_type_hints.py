@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedlib.core.type_hints import alternatives, class_of, fits
+from fedlib.core.parameters import alternatives, class_of, fits
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial import cKDTree
 
-from fedlib.datasets.shapes import places, shapes
+from fedlib.datasets.stand_ins import places, shapes
 
 
 def density(X, k=10):

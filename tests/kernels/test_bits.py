@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlib.kernels import bits
+from fedlib.kernels import packing as bits
 
 
 @given(st.integers(0, 2**64 - 1))

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 
-from fedlib.kernels import connections, density, leaf_connections, near_ranges
+from fedlib.kernels import density, leaf_connections, near_ranges
+from fedlib.kernels import density as connections
 
 INDEX = np.int32  # as in the engine, so that the kernels are those that it has compiled
 

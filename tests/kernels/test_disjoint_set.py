@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedlib.kernels.disjoint_set import connected_components, find, union
+from fedlib.kernels.density import connected_components, find, union
 
 
 @st.composite

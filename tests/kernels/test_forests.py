@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlib.kernels.categories import BY_CATEGORY
+from fedlib.kernels.buckets import BY_CATEGORY
 from fedlib.kernels.forests import Forest, level_order, sum_trees
 
 

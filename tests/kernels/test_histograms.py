@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedlib.boosting.cuts import bounded_cuts
 from fedlib.kernels import histograms as kernels
-from fedlib.kernels.categories import BY_CATEGORY
+from fedlib.kernels.buckets import BY_CATEGORY
 from fedlib.kernels.splits import Decisions, move_rows
 
 CUTS = bounded_cuts(np.array([[-2.0] * 3, [2.0] * 3]), 5)

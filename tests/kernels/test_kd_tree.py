@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedlib.kernels import kd_tree, tree_leaves
+from fedlib.kernels import forests as tree_leaves
+from fedlib.kernels import kd_tree
 
 
 @st.composite

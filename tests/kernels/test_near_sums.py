@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlib.clustering.density import near_cells
-from fedlib.kernels.near_sums import _advance, find_heavy
+from fedlib.kernels.near_ranges import _advance, find_heavy
 
 
 @given(

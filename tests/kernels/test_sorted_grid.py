@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedlib.clustering.density.engine import index as dbscan_index
 from fedlib.clustering.density.engine.index import Shares
-from fedlib.kernels import sorted_grid
+from fedlib.kernels import grid as sorted_grid
 
 keys = hnp.arrays(
     np.int64, st.integers(1, 200), elements=st.integers(0, 2**61 - 1) | st.integers(0, 20)

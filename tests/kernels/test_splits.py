@@ -12,8 +12,7 @@ from hypothesis.extra import numpy as hnp
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.gains import SplitRule, fill_gains, score_node, split_gain
 from fedlib.kernels.gains import no_limits as unlimited
-from fedlib.kernels.histogram_splits import best_splits
-from fedlib.kernels.histograms import add_histograms
+from fedlib.kernels.histograms import add_histograms, best_splits
 
 BITS = 20
 UNIT = 2.0**-BITS

@@ -27,9 +27,8 @@ from hostile_server import (
     unmasked,
 )
 
-from fedlib.core.messages import encode
-from fedlib.core.privacy_loss import privacy_of
-from fedlib.protection import row_sums
+from fedlib.core.messages import encode, privacy_of
+from fedlib.protection import sums as row_sums
 from fedlib.protection.secure import fixed_point
 from fedlib.protection.secure.fixed_point import to_words
 

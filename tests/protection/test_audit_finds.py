@@ -11,7 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from fedlib.boosting.client import BoostingClient
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
-from fedlib.clustering.kmeans import private
+from fedlib.clustering.kmeans import flow as private
 from fedlib.core.client import Client
 from fedlib.core.messages import Declined
 from fedlib.core.site_memory import TableMemory

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedlib.clustering.kmeans import FederatedKMeansClient
-from fedlib.clustering.kmeans.private import SumClustersNoisily
+from fedlib.clustering.kmeans.flow import SumClustersNoisily
 from fedlib.core.messages import decode, encode
 from fedlib.core.protocol import run, serve
 from fedlib.core.site_memory import TableMemory

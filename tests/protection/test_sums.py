@@ -11,10 +11,9 @@ from fedlib.core.protocol import serve
 from fedlib.protection.estimator import ProtectedFederated
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import BoundsArray, Budget, Sensitivity, to_unit
-from fedlib.protection.row_sums import FIRST_ROWS, RowTotals, SumRows
 from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.protection.secure.points import DescribedPoints, agree_on_bounded_features
-from fedlib.protection.sums import MaskedNoisySums, NoisySums
+from fedlib.protection.sums import FIRST_ROWS, MaskedNoisySums, NoisySums, RowTotals, SumRows
 from fedlib.testing import Recorder, seeded_noise
 
 # The protocol ---------------------------------------------------------------------------------

@@ -11,9 +11,18 @@ from fedlib.clustering.density.horizontal import AssignCells, HorizontalDBSCANCl
 from fedlib.clustering.kmeans.messages import FindCentres
 from fedlib.clustering.mixtures.messages import ImproveMixture
 from fedlib.core.client import Client, handles
-from fedlib.core.messages import Declined, Done, Message
-from fedlib.core.privacy_loss import Privacy, privacy_of
-from fedlib.core.work import MAX_WORK, TooMuchWork, check_work, problem_of_work, work_of
+from fedlib.core.messages import (
+    MAX_WORK,
+    Declined,
+    Done,
+    Message,
+    Privacy,
+    TooMuchWork,
+    check_work,
+    privacy_of,
+    problem_of_work,
+    work_of,
+)
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import noise
 

@@ -26,8 +26,7 @@ from fedlib import (
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.messages import BeginBoosting
 from fedlib.core.client import LostState
-from fedlib.core.messages import Declined, decode, encode
-from fedlib.core.privacy_loss import privacy_of
+from fedlib.core.messages import Declined, decode, encode, privacy_of
 from fedlib.core.protocol import TooFewClients
 from fedlib.core.site_memory import TableMemory
 from fedlib.evaluation.messages import CountClassScores, SumLabelledRows

@@ -207,8 +207,9 @@ def test_large_integers_take_no_memory(case, tmp_path):
             elif hasattr(loaded, "predict"):
                 _, most = peak_of(lambda loaded=loaded: loaded.predict(X))
                 assert most < 2**24, (name, number)
-    predicts = hasattr(models.from_bytes(data), "predict")
-    if predicts and any(name.rpartition(".")[2] in INDICES for name in models._parse(data)[1]):
+    predicts, arrays = hasattr(models.from_bytes(data), "predict"), models._parse(data)[1]
+    # Noise can leave no cells, so that there is nothing to refuse.
+    if predicts and any(a.size for name, a in arrays.items() if name.rpartition(".")[2] in INDICES):
         assert n_refused >= 3
 
 

@@ -7,8 +7,7 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 
 from fedlib import FederatedPCA
-from fedlib.core.messages import Declined, MessageError, decode, encode
-from fedlib.core.work import TooMuchWork
+from fedlib.core.messages import Declined, MessageError, TooMuchWork, decode, encode
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Privacy
 from fedlib.sites.models import load, save

@@ -16,8 +16,8 @@ import fedlib
 from fedlib import FederatedXGBClassifier, HorizontalDBSCAN, Schema
 from fedlib.cli.main import cli
 from fedlib.sites.models import save
+from fedlib.tables.columns import csv_bytes, guarded, unguarded
 from fedlib.tables.files import Table, read_table, write_labels
-from fedlib.tables.formulas import csv_bytes, guarded, unguarded
 
 FORMULAS = [
     "=1+1",

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedlib.tables.columns import unguarded
 from fedlib.tables.files import read_table
-from fedlib.tables.formulas import unguarded
 from fedlib.tables.read_options import ReadOptions, named_columns
 
 CLEAN = {"a": [1, 3], "b": [2, 4]}

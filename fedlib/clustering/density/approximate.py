@@ -20,6 +20,7 @@ from fedlib.clustering.density.bounded_cells import (
     MAX_GRID,
     MAX_KEY,
     ONE_CELL,
+    CellClusters,
     CountGrid,
     CountWithNoise,
     Eps,
@@ -33,7 +34,6 @@ from fedlib.clustering.density.bounded_cells import (
     count_with_noise,
     groups_of_blocks,
 )
-from fedlib.clustering.density.cell_clusters import CellClusters
 from fedlib.clustering.density.cells import (
     count_cells,
     groups_of_cells,
@@ -45,11 +45,13 @@ from fedlib.clustering.density.horizontal.messages import CellCounts, accept_cou
 from fedlib.clustering.density.near_cells import (
     MAX_CELL,
     MIN_RHO,
+    ball_of_cells,
     cell_side,
+    find_spans,
     label_core_cells,
+    noise_margin,
     place_near,
 )
-from fedlib.clustering.density.spans import ball_of_cells, find_spans, noise_margin
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_fields import MAX_COUNT, Checked
@@ -123,7 +125,7 @@ class ApproximateModel(Checked):
     labels : array (n_cells,) of int64
         The cluster of each core cell, and -1 for the other cells.
     margin : float
-        With noise, what is added to ``min_samples``; see `fedlib.clustering.density.spans`.
+        With noise, what is added to ``min_samples``; see `fedlib.clustering.density.near_cells`.
         ``cells`` are then core cells only. Without noise, 0.
     """
 
@@ -185,7 +187,7 @@ def private_dbscan(
 ) -> Flow[ApproximateModel]:
     """Return the server flow with noise on all counts.
 
-    See `ApproximateDBSCAN` and `fedlib.clustering.density.spans`. There is one
+    See `ApproximateDBSCAN` and `fedlib.clustering.density.near_cells`. There is one
     request for counts.
     """
     aggregation.scale(ONE_CELL)  # an epsilon that is too small is refused before any message
@@ -336,7 +338,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     a small rho discloses nearly as much as the points rounded to the side of a cell.
 
     With an epsilon, the core cells of each cluster are a *span*: they show where the cluster is,
-    and some may be empty. The guarantee is weaker (proof: `fedlib.clustering.density.spans`). With
+    and some may be empty. The guarantee is weaker (proof: `fedlib.clustering.density.near_cells`). With
     the margin t of the noise and a probability of at least 95 %, the core points of a cluster of
     DBSCAN(eps, min_samples + 2 t) are in one span, and the points of a span are core points of one
     cluster of DBSCAN(3 eps (1 + rho), min_samples). The margin grows with the square root of the

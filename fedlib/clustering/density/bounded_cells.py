@@ -15,22 +15,59 @@ from __future__ import annotations
 import math
 import warnings
 from functools import partial
-from typing import Annotated, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedlib.clustering.density.cells import count_cells, place_points
 from fedlib.clustering.density.near_cells import MIN_RHO, cell_side
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import Unanswerable
+from fedlib.core.estimator import Clusterer
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow, Replies
 from fedlib.kernels.grid import MAX_CELL
+from fedlib.protection.estimator import ProtectedFederated
 from fedlib.protection.privacy import NOISY, NoisyRequest, Privacy, Sensitivity, add_noise
 from fedlib.protection.secure.flow import ImpossibleSum
+
+
+class CellClusters(Clusterer, ProtectedFederated):
+    """Base class of the estimators whose model has ``cells``, ``counts``, ``labels``, ``place``."""
+
+    def _set_model(self, model: Any) -> None:
+        super()._set_model(model)
+        self.cells_ = model.cells
+        self.cell_counts_ = model.counts
+        self.cell_labels_ = model.labels
+        self.n_features_in_ = model.cells.shape[1]
+
+    def predict(self, X: ArrayLike) -> Ints:
+        """Return the cluster of new points by the rule that labelled the clients' points.
+
+        Parameters
+        ----------
+        X : array-like (n_points, n_features)
+            Finite numbers; at least one row.
+
+        Returns
+        -------
+        array (n_points,) of int64
+            The cluster of each point; -1 for a point that belongs to none.
+
+        Raises
+        ------
+        ValueError
+            When the points are not finite, do not have the number of features of `fit`, or lie too
+            far out for the grid.
+        """
+        points = self._new_points(X)
+        labels: Ints = self.model_.place(points)
+        return labels
+
 
 Eps = Annotated[float, msgspec.Meta(gt=0)]
 Rho = Annotated[float, msgspec.Meta(ge=MIN_RHO, le=1)]

@@ -28,7 +28,7 @@ from fedlib.kernels.boxes import (
     run_lengths,
     sort_keys,
 )
-from fedlib.kernels.disjoint_set import connected_components
+from fedlib.kernels.density import connected_components
 from fedlib.kernels.grid import (
     MAX_CELL,
     Candidates,

@@ -9,6 +9,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.clustering.kmeans.flow import (
+    NoisyClusterSums,
+    SumClustersNoisily,
+    sum_noisily,
+)
 from fedlib.clustering.kmeans.local import (
     are_means,
     assign,
@@ -32,11 +37,6 @@ from fedlib.clustering.kmeans.messages import (
     SummariseGroups,
     SumWeightedClusters,
     WeightedClusterSums,
-)
-from fedlib.clustering.kmeans.private import (
-    NoisyClusterSums,
-    SumClustersNoisily,
-    sum_noisily,
 )
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Unanswerable, handles, partitions

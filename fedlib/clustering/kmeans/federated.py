@@ -13,13 +13,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.clustering.kmeans.client import FederatedKMeansClient
-from fedlib.clustering.kmeans.flow import KMeansModel, lloyd, one_shot
+from fedlib.clustering.kmeans.flow import (
+    KMeansModel,
+    lloyd,
+    one_shot,
+    private_lloyd,
+)
 from fedlib.clustering.kmeans.local import (
     assign,
     sum_clusters,
-)
-from fedlib.clustering.kmeans.private import (
-    private_lloyd,
 )
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.estimator import Clusterer

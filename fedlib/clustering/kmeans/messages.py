@@ -8,9 +8,8 @@ import msgspec
 import numpy as np
 
 from fedlib.clustering.kmeans.local import GROUP_SIZE
-from fedlib.core.messages import Array, FeatureNames, Message, MessageError
+from fedlib.core.messages import STEP, Array, FeatureNames, Message, MessageError
 from fedlib.core.points import MAX_COORDINATE, MAX_WEIGHT
-from fedlib.core.work import STEP
 from fedlib.protection.privacy import BoundsArray
 from fedlib.protection.secure.fixed_point import digits_of_limits
 from fedlib.protection.secure.points import MaxWeight, NumberOfPoints, farthest

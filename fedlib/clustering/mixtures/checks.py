@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from fedlib.clustering.mixtures.covariances import MATRICES, expand, scatter
 from fedlib.clustering.mixtures.em import START_REGULARISATION, prepare
 from fedlib.clustering.mixtures.messages import (
+    MATRICES,
     ImprovedMixture,
     Likelihood,
     Mixture,
     ResponsibilitySums,
+    expand,
+    scatter,
 )
 from fedlib.clustering.mixtures.start import Start
 from fedlib.core.agreement import Disagreement

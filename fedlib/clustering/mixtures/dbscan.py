@@ -20,9 +20,8 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
 from fedlib.clustering.density.engine.dbscan import cluster, nearest_within
-from fedlib.clustering.mixtures.covariances import positive_definite
 from fedlib.clustering.mixtures.em import assign_components, fit_mixture
-from fedlib.clustering.mixtures.messages import MAX_ITER, Mixture
+from fedlib.clustering.mixtures.messages import MAX_ITER, Mixture, positive_definite
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_fields import Checked
 from fedlib.core.array_types import Bools, Floats, Ints

@@ -15,14 +15,17 @@ import numpy as np
 import sklearn
 from sklearn import config_context
 
-from fedlib.clustering.mixtures.covariances import CovarianceType, contract, expand, scatter
 from fedlib.clustering.mixtures.messages import (
     MAX_ITER,
     TINY,
+    CovarianceType,
     Mixture,
     ResponsibilitySums,
     WeightedResponsibilitySums,
+    contract,
+    expand,
     parameters,
+    scatter,
 )
 from fedlib.clustering.mixtures.start import NOTHING_GIVEN, Start
 from fedlib.core.array_types import Floats, Ints

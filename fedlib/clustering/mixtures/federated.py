@@ -26,11 +26,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.clustering.mixtures.checks import degenerate
-from fedlib.clustering.mixtures.client import GaussianMixtureClient
-from fedlib.clustering.mixtures.covariances import CovarianceType, sklearn_shape
+from fedlib.clustering.mixtures.client import GaussianMixtureClient, secure_em
 from fedlib.clustering.mixtures.flow import MixtureModel, check_start, federated_gaussian_mixture
+from fedlib.clustering.mixtures.messages import CovarianceType, sklearn_shape
 from fedlib.clustering.mixtures.private import private_em
-from fedlib.clustering.mixtures.secure import secure_em
 from fedlib.clustering.mixtures.start import Start, given_start
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.estimator import Clusterer

@@ -16,17 +16,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from fedlib.clustering.mixtures.checks import PointsHistory, agree_on_magnitude, few_points
-from fedlib.clustering.mixtures.covariances import (
-    MATRICES,
-    CovarianceType,
-    covariance_shape,
-    precisions,
-    sklearn_shape,
-)
 from fedlib.clustering.mixtures.em import Moments, assign_components, maximise
 from fedlib.clustering.mixtures.messages import (
+    MATRICES,
     SINGULAR_ADVICE,
     AssignComponents,
+    CovarianceType,
     FitMixture,
     ImprovedMixture,
     ImproveMixture,
@@ -36,8 +31,11 @@ from fedlib.clustering.mixtures.messages import (
     ResponsibilitySums,
     SumResponsibilities,
     SumWeightedResponsibilities,
+    covariance_shape,
     min_points,
     parameters,
+    precisions,
+    sklearn_shape,
 )
 from fedlib.clustering.mixtures.start import Start
 from fedlib.core.agreement import NoMinority, agree_on_features, exclude, settle

@@ -16,11 +16,18 @@ from typing import Annotated
 import numpy as np
 from scipy.special import softmax
 
-from fedlib.clustering.kmeans.private import spread_start, warn_of_noise
-from fedlib.clustering.mixtures.covariances import MATRICES, CovarianceType, contract, expand
+from fedlib.clustering.kmeans.flow import spread_start, warn_of_noise
 from fedlib.clustering.mixtures.em import log_joint
 from fedlib.clustering.mixtures.flow import MixtureModel, check_start
-from fedlib.clustering.mixtures.messages import AssignComponents, Mixture, parameters
+from fedlib.clustering.mixtures.messages import (
+    MATRICES,
+    AssignComponents,
+    CovarianceType,
+    Mixture,
+    contract,
+    expand,
+    parameters,
+)
 from fedlib.clustering.mixtures.start import Start
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Array, Message

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedlib.clustering.mixtures.covariances import MATRICES, CovarianceType, positive_definite
+from fedlib.clustering.mixtures.messages import MATRICES, CovarianceType, positive_definite
 from fedlib.core.array_types import Floats
 from fedlib.core.names import as_table
 
@@ -20,7 +20,7 @@ class Start(NamedTuple):
     weights : array (n_components,)
     means : array (n_components, n_features)
     covariances : array
-        In the shape of `fedlib.clustering.mixtures.covariances.covariance_shape`.
+        In the shape of `fedlib.clustering.mixtures.messages.covariance_shape`.
     """
 
     weights: Floats

@@ -8,6 +8,7 @@ sites that had no part in its fit.
 from fedlib.evaluation.selection.choices import (
     KMeansChoice,
     MixtureChoice,
+    find_knee,
     select_kmeans,
     select_mixture,
 )
@@ -17,7 +18,6 @@ from fedlib.evaluation.selection.density import (
     DensitySuggestionClient,
     suggest_density,
 )
-from fedlib.evaluation.selection.knee import find_knee
 from fedlib.evaluation.selection.sites import cross_validate_sites
 
 __all__ = [

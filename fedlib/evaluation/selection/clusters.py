@@ -5,7 +5,7 @@ so that the values can be compared.
 
 Sources: G. Schwarz, Estimating the dimension of a model, The Annals of Statistics 6, 1978, for BIC;
 H. Akaike, A new look at the statistical model identification, IEEE Transactions on Automatic
-Control 19, 1974, for AIC; `fedlib.evaluation.selection.knee` for the inertia.
+Control 19, 1974, for AIC; `fedlib.evaluation.selection.choices` for the inertia.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.clustering.kmeans.client import FederatedKMeansClient
 from fedlib.clustering.kmeans.federated import FederatedKMeans, draw_seed
 from fedlib.clustering.mixtures.client import GaussianMixtureClient
-from fedlib.clustering.mixtures.covariances import CovarianceType
 from fedlib.clustering.mixtures.em import log_joint
 from fedlib.clustering.mixtures.federated import FederatedGaussianMixture
-from fedlib.clustering.mixtures.messages import Likelihood, MeasureLikelihood
+from fedlib.clustering.mixtures.messages import CovarianceType, Likelihood, MeasureLikelihood
 from fedlib.core.array_types import Ints
 from fedlib.core.client import handles
 from fedlib.core.estimator import Clusterer, Federated
@@ -195,7 +194,7 @@ class KMeansSelection(Clusterer, Federated):
         NotFittedError
             When called before `fit`.
         """
-        from fedlib.figures.selection import criteria
+        from fedlib.figures.scores import criteria
 
         return criteria(self.to_frame(), {"inertia": self.model_.best})
 
@@ -375,7 +374,7 @@ class GaussianMixtureSelection(Clusterer, Federated):
         NotFittedError
             When called before `fit`.
         """
-        from fedlib.figures.selection import criteria
+        from fedlib.figures.scores import criteria
 
         frame, model = self.to_frame(), self.model_
         best = {"BIC": int(model.bic.argmin()), "AIC": int(model.aic.argmin())}

@@ -6,7 +6,7 @@ is known well enough. The knee separates the points in clusters from those in sp
 
 Sources: M. Ester, H.-P. Kriegel, J. Sander, X. Xu, A density-based algorithm for discovering
 clusters in large spatial databases with noise, KDD 1996, for the curve;
-`fedlib.evaluation.selection.knee`.
+`fedlib.evaluation.selection.choices`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,12 @@ from fedlib.core.parameters import KW_ONLY, OptionalPositiveFloat
 from fedlib.core.points import PointsClient
 from fedlib.core.protocol import Flow, Replies, Transport
 from fedlib.core.validation import Interval
-from fedlib.evaluation.selection.curves import curve_ranks, k_distances, sparse_fractions
-from fedlib.evaluation.selection.knee import find_knee
+from fedlib.evaluation.selection.choices import (
+    curve_ranks,
+    find_knee,
+    k_distances,
+    sparse_fractions,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -399,7 +403,7 @@ class DensitySuggestion(Federated):
             When called before `fit`.
         """
         check_is_fitted(self, "model_")
-        from fedlib.figures.selection import density_curves
+        from fedlib.figures.scores import density_curves
 
         model = self.model_
         return density_curves(

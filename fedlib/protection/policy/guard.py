@@ -21,20 +21,21 @@ from fedlib.core.messages import (
     Done,
     Failure,
     Message,
+    TooMuchWork,
     arrays,
     decode,
     encode,
+    problem_of_work,
     registry,
 )
 from fedlib.core.registry import LEAVE_ONE_OUT
 from fedlib.core.site_memory import SiteIsLocked
-from fedlib.core.work import TooMuchWork, problem_of_work
 from fedlib.core.wrapping import WrappedState, Wrapper
 from fedlib.protection.policy.rules import Policy, Rules
 from fedlib.protection.privacy import Charge, DisclosureBudgetSpent, Privacy, privacy_of
 from fedlib.protection.secure.client import SecureClient
+from fedlib.protection.secure.identities import commit
 from fedlib.protection.secure.messages import ConfirmSurvivors, MaskValues
-from fedlib.protection.secure.primitives import commit
 
 logger = logging.getLogger(__name__)
 

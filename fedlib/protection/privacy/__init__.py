@@ -47,18 +47,29 @@ Sources: C. Dwork, F. McSherry, K. Nissim, A. Smith, Calibrating noise to sensit
 data analysis, TCC 2006, and those in `fedlib.protection.privacy.accounting`.
 """
 
-from fedlib.core.privacy_loss import Privacy, privacy_of
+from fedlib.core.messages import Privacy, privacy_of
 from fedlib.protection.privacy.accounting import (
+    Budget,
+    Charge,
+    DisclosureBudgetSpent,
     check_guarantee,
     epsilon_of,
     privacy_per_request,
     rho_of,
     split_guarantee,
 )
-from fedlib.protection.privacy.bounds import BoundsArray, clipped, from_unit, to_unit
-from fedlib.protection.privacy.budget import Budget, Charge, DisclosureBudgetSpent
-from fedlib.protection.privacy.messages import NOISY, NoisyRequest
-from fedlib.protection.privacy.noise import Sensitivity, add_noise, noise_scale, quantise
+from fedlib.protection.privacy.noise import (
+    NOISY,
+    BoundsArray,
+    NoisyRequest,
+    Sensitivity,
+    add_noise,
+    clipped,
+    from_unit,
+    noise_scale,
+    quantise,
+    to_unit,
+)
 
 __all__ = [
     "NOISY",

@@ -19,15 +19,89 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Unanswerable
-from fedlib.core.privacy_loss import Privacy, exact
+from fedlib.core.messages import Array, Message, MessageError, Privacy, arrays, exact
+from fedlib.core.points import MAX_BOUND
 from fedlib.protection.privacy.accounting import gaussian_rho, laplace_epsilon, opendp, shares_rho
+
+
+@dataclass(frozen=True)
+class TwoRows(Array):
+    """The rules for bounds in a message: two rows, the lower below the upper.
+
+    Without them, a client would divide by zero, and fail for some rows only.
+    """
+
+    def problem(self, value: object) -> str | None:
+        """Return a description of the error in a value, or None if it is valid."""
+        if (problem := super().problem(value)) is not None:
+            return problem
+        assert isinstance(value, np.ndarray)
+        if len(value) != 2 or not ((value[1] - value[0]) / 2 > 0).all():
+            return "must be two rows, the lower below the upper"
+        return None
+
+
+BoundsArray = Annotated[np.ndarray, TwoRows("float64", ("ends", "features"), -MAX_BOUND, MAX_BOUND)]
+
+
+def clipped(X: Floats, bounds: Floats) -> Floats:
+    """Return points (n_points, n_features) clipped to bounds (2, n_features).
+
+    Raises
+    ------
+    Unanswerable
+        A ValueError: when the points and the bounds have different numbers of features.
+
+    Examples
+    --------
+    >>> clipped(np.array([[0.0], [5.0], [99.0]]), np.array([[1.0], [20.0]])).ravel()
+    array([ 1.,  5., 20.])
+    """
+    if X.shape[1] != bounds.shape[1]:
+        raise Unanswerable(
+            f"bounds must have the {X.shape[1]} features of the points, got {bounds.shape[1]}"
+        )
+    low, high = bounds
+    return np.clip(X, low, high)
+
+
+def to_unit(X: Floats, bounds: Floats) -> Floats:
+    """Return points clipped to bounds and scaled, so that every feature is in [-1, 1].
+
+    Parameters
+    ----------
+    X : array (n_points, n_features) of float64
+    bounds : array (2, n_features) of float64
+
+    Raises
+    ------
+    Unanswerable
+        A ValueError: when the points and the bounds have different numbers of features.
+
+    Examples
+    --------
+    >>> to_unit(np.array([[0.0], [5.0], [99.0]]), np.array([[0.0], [20.0]])).ravel()
+    array([-1. , -0.5,  1. ])
+    """
+    low, high = bounds
+    middle, half = low + (high - low) / 2, (high - low) / 2
+    scaled: Floats = np.clip((clipped(X, bounds) - middle) / half, -1.0, 1.0)
+    return scaled
+
+
+def from_unit(X: Floats, bounds: Floats) -> Floats:
+    """Return points in the units of the features, clipped to the bounds; undoes `to_unit`."""
+    low, high = bounds
+    points: Floats = np.clip(low + (high - low) / 2 * (1 + X), low, high)
+    return points
+
 
 DIGITS = 20  # binary digits of a unit, relative to the sensitivity
 MAX_UNITS = 2**53  # sums of floats are exact up to here
@@ -218,3 +292,59 @@ def draw(values: Ints, scale: int, *, gaussian: bool) -> Ints:
     else:
         mechanism = dp.m.make_laplace(domain, dp.l1_distance(T="i64"), float(scale))
     return np.array(mechanism(values.tolist()), np.int64)
+
+
+NOISY = 2.0**60  # a bound on values with noise, far above those of an honest client
+
+
+class NoisyRequest(Message):
+    """Base class of the requests whose replies have noise.
+
+    A subclass has the field ``privacy``, a `Privacy`. Its ``reply_lengths`` returns the lengths of
+    all axes of the reply, and its ``sensitivity`` the largest change by one row, unless the client
+    overrides `fedlib.core.client.Client.sum_digits`. The base class has no fields, so that a
+    request can also derive from another message.
+
+    Examples
+    --------
+    >>> from fedlib.core.messages import Privacy
+    >>> from fedlib.tables.summary.private import NoisyColumnSums, SumColumnsNoisily
+    >>> import numpy as np
+    >>> request = SumColumnsNoisily(Privacy(rho=1.0), np.array([[0.0], [1.0]]), n_bins=2)
+    >>> request.accept(NoisyColumnSums(np.zeros(7)))
+    Traceback (most recent call last):
+    ...
+    fedlib.core.array_fields.MessageError: NoisyColumnSums.values must have the shape (6,), got (7,)
+    """
+
+    discloses = "the bounds of the rows, and earlier results, which have noise"
+
+    def sensitivity(self) -> Sensitivity:
+        """Return the largest change of the reply by one row, from the fields of this request."""
+        raise NotImplementedError(f"{type(self).__name__} does not state its sensitivity")
+
+    def memory(self) -> float:
+        """Return the count of values; each counts as eight, which noise needs while it is drawn."""
+        return 8 * super().memory()
+
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        """Return the digits with which no noisy value is rounded."""
+        return dict.fromkeys(arrays(self.reply), (self.sensitivity().digits,))
+
+    def accept(self, reply: Message) -> Any:
+        """Return the reply.
+
+        Raises
+        ------
+        MessageError
+            When its arrays do not have the lengths that this request determines.
+        """
+        lengths = self.reply_lengths()
+        for field, array in arrays(type(reply)).items():
+            wanted = tuple(lengths[axis] for axis in array.axes)
+            shape = getattr(reply, field).shape
+            if shape != wanted:
+                raise MessageError(
+                    f"{type(reply).__name__}.{field} must have the shape {wanted}, got {shape}"
+                )
+        return reply

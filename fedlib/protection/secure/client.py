@@ -9,13 +9,19 @@ import msgspec
 import numpy as np
 
 from fedlib.core.client import Client, LostState, Unanswerable, handles
-from fedlib.core.messages import Declined, Message, decode, encode
-from fedlib.core.work import check_work
+from fedlib.core.messages import Declined, Message, check_work, decode, encode
 from fedlib.core.wrapping import WrappedState, Wrapper
-from fedlib.protection.secure import primitives
+from fedlib.protection.secure import identities as primitives
 from fedlib.protection.secure.fixed_point import check_digits, to_words
-from fedlib.protection.secure.identities import Identity, honest_survivors
-from fedlib.protection.secure.keys import box_key, key_statement, mask_key, mask_sign, sum_statement
+from fedlib.protection.secure.identities import (
+    Identity,
+    box_key,
+    honest_survivors,
+    key_statement,
+    mask_key,
+    mask_sign,
+    sum_statement,
+)
 from fedlib.protection.secure.messages import (
     COMMITMENTS,
     AdvertiseKeys,
@@ -144,7 +150,7 @@ class SecureClient(Wrapper[SecureState]):
     is refused. If the values cannot be computed, the answer is `MaskingFailed`, whatever the reason
     is. So a server receives either the share of a client's self mask or that of its masking key,
     and never two maskings of different values. If the key of the site is in a file, this also holds
-    for a folder of the state that was restored or copied (`fedlib.protection.secure.memory`).
+    for a folder of the state that was restored or copied (`fedlib.protection.secure.identities`).
 
     A sum without noise is confirmed for one set of survivors only: two equal sums over other
     survivors differ by the values of the sites that are not in both. Sums for other requests can

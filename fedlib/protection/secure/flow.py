@@ -10,13 +10,11 @@ import numpy as np
 from fedlib.core.aggregation import Total
 from fedlib.core.agreement import exclude
 from fedlib.core.array_types import Words
-from fedlib.core.messages import Message, MessageError, encode
-from fedlib.core.privacy_loss import privacy_of
+from fedlib.core.messages import Message, MessageError, encode, privacy_of
 from fedlib.core.protocol import Flow, Replies, TooFewClients
-from fedlib.protection.secure import primitives
+from fedlib.protection.secure import identities as primitives
 from fedlib.protection.secure.fixed_point import Digits, from_words, n_words
-from fedlib.protection.secure.identities import MIN_CLIENTS, threshold
-from fedlib.protection.secure.keys import mask_key, mask_sign
+from fedlib.protection.secure.identities import MIN_CLIENTS, mask_key, mask_sign, threshold
 from fedlib.protection.secure.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,

@@ -7,10 +7,9 @@ from typing import Annotated, cast
 import msgspec
 import numpy as np
 
-from fedlib.core.messages import Array, Message, MessageError, decode
-from fedlib.core.privacy_loss import Privacy, privacy_of
+from fedlib.core.messages import Array, Message, MessageError, Privacy, decode, privacy_of
 from fedlib.protection.secure.fixed_point import n_words
-from fedlib.protection.secure.primitives import KEY, SEED
+from fedlib.protection.secure.identities import KEY, SEED
 
 BOX = 2 * SEED + 16  # bytes of a sealed pair of shares
 COMMITMENTS = 2 * 32  # bytes of the commitments to them

@@ -15,13 +15,11 @@ import numpy as np
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats
-from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.client import Unanswerable, handles
 from fedlib.core.messages import Array, FeatureNames, Message
-from fedlib.core.points import MAX_WEIGHT, PointsClient
-from fedlib.core.protocol import Flow
-from fedlib.core.replies import Replies
-from fedlib.protection.privacy.bounds import BoundsArray, clipped, from_unit
+from fedlib.core.points import MAX_BOUND, MAX_WEIGHT, PointsClient
+from fedlib.core.protocol import Flow, Replies
+from fedlib.protection.privacy.noise import BoundsArray, clipped, from_unit
 from fedlib.protection.secure.fixed_point import Reply, add_rows, digits_of_limits, summed
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,13 @@ to bounds and scaled, so that a single sum has both; the one before a masked sum
 Source: K. Pearson, On lines and planes of closest fit to systems of points in space, 1901.
 """
 
-from fedlib.tables.components.client import PCAClient
-from fedlib.tables.components.flow import PCAModel, find_scatter, pca, principal_components
+from fedlib.tables.components.flow import (
+    PCAClient,
+    PCAModel,
+    find_scatter,
+    pca,
+    principal_components,
+)
 from fedlib.tables.components.messages import Scatter, SumClippedScatter, SumScatter
 
 __all__ = [

@@ -14,8 +14,7 @@ from fedlib.core.names import as_table, by_client
 from fedlib.core.parameters import KW_ONLY, Flag
 from fedlib.core.protocol import Flow, Transport
 from fedlib.protection.estimator import ProtectedFederated, is_protected
-from fedlib.tables.components.client import PCAClient
-from fedlib.tables.components.flow import Components, PCAModel, check_n_components, pca
+from fedlib.tables.components.flow import Components, PCAClient, PCAModel, check_n_components, pca
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA

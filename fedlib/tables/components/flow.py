@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
@@ -14,25 +14,56 @@ import numpy as np
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_fields import Checked
-from fedlib.core.array_types import Floats
-from fedlib.core.messages import Array, Message
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.client import handles, partitions
+from fedlib.core.messages import MAX_WORK, Array, Message, problem_of_work
 from fedlib.core.parameters import Kind
-from fedlib.core.protocol import Flow
-from fedlib.core.replies import Replies
+from fedlib.core.protocol import Flow, Replies
 from fedlib.core.threads import one_thread
 from fedlib.core.validation import Interval
-from fedlib.core.work import MAX_WORK, problem_of_work
 from fedlib.protection.privacy import from_unit
 from fedlib.protection.privacy.intervals import Estimates, Noise, estimate, hides, ratio
-from fedlib.protection.row_sums import FIRST_ROWS
-from fedlib.protection.secure.points import DescribeFeatures, agree_on_bounded_features
+from fedlib.protection.secure.points import (
+    DescribedPoints,
+    DescribeFeatures,
+    agree_on_bounded_features,
+)
+from fedlib.protection.sums import FIRST_ROWS, RowTotals
 from fedlib.tables.components.messages import (
+    Scatter,
     SumClippedScatter,
     SumScatter,
     component_names,
     project,
+    scatter,
     square,
 )
+
+
+class PCAClient(DescribedPoints):
+    """A client that holds points; for the parameter see `fedlib.core.points.PointsClient`.
+
+    Raises
+    ------
+    ValueError
+        When the points are not a table of finite numbers within ±1e100.
+    """
+
+    limited = True
+
+    @handles(SumScatter)
+    def sum_scatter(self, request: SumScatter) -> Scatter:
+        return scatter(self.X, request)
+
+    @handles(SumClippedScatter)
+    def sum_clipped_scatter(self, request: SumClippedScatter) -> RowTotals:
+        return request.total(self.X, self)
+
+    # Not for `SumClippedScatter`: its bounds tell points of one group apart.
+    @partitions(SumScatter, terms=())
+    def all_points(self, request: SumScatter) -> Iterable[Ints]:
+        yield np.zeros(len(self.X), np.int64)
+
 
 Uncertainty = Callable[[Floats], Estimates]
 

@@ -9,15 +9,13 @@ import msgspec
 import numpy as np
 
 from fedlib.core.array_types import Floats
-from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.client import Unanswerable
 from fedlib.core.messages import Array, Message, MessageError
-from fedlib.core.moments import rounded_mean
-from fedlib.core.points import MAX_COORDINATE
+from fedlib.core.points import MAX_BOUND, MAX_COORDINATE, rounded_mean
 from fedlib.core.threads import one_thread
 from fedlib.protection.privacy import BoundsArray, Sensitivity, to_unit
-from fedlib.protection.row_sums import SumRows
 from fedlib.protection.secure.points import MAX_POINTS, MAX_SUM
+from fedlib.protection.sums import SumRows
 
 ROUNDING = 1e-6  # relative, of the sums of an honest client
 UNDERFLOW = 1e-150  # below it, the square of a difference is 0
@@ -137,7 +135,7 @@ def scatter(X: Floats, request: SumScatter) -> Scatter:
             f"centre must have the {X.shape[1]} features of the points, got {len(request.centre)}"
         )
     mean = rounded_mean(X)
-    shifted, shift = X - mean, mean - request.centre  # see `fedlib.core.moments`
+    shifted, shift = X - mean, mean - request.centre  # see `fedlib.core.points`
     remainders = shifted.sum(axis=0)
     sums = remainders + len(X) * shift
     products = shifted.T @ shifted + np.outer(remainders, shift) + np.outer(shift, sums)

@@ -25,7 +25,7 @@ from fedlib.tables.components.flow import check_n_components
 from fedlib.tables.components.messages import component_names
 from fedlib.tables.pipeline.flow import PipelineModel, Rules, project_rows
 from fedlib.tables.pipeline.messages import KEPT_TEXT, Preprocess
-from fedlib.tables.schema.columns import Column
+from fedlib.tables.schema.cells import Column
 from fedlib.tables.summary.agreed import UNLIMITED, sum_between
 from fedlib.tables.summary.private import SumChosenColumnsNoisily, noisy_moments
 

@@ -23,8 +23,8 @@ from fedlib.core.messages import Done, Message, decode, encode
 from fedlib.core.names import as_table, in_order
 from fedlib.core.points import eval_sets_of, with_weights
 from fedlib.core.wrapping import WrappingClient, usable_rows
-from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.points import DescribeFeatures
+from fedlib.protection.sums import RowTotals
 from fedlib.tables.components.messages import Scatter, SumClippedScatter, SumScatter, scatter
 from fedlib.tables.pipeline.messages import (
     KEPT_TEXT,

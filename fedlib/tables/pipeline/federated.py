@@ -18,12 +18,12 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Bools
-from fedlib.core.bounds import NO_BOUNDS, check_bounds
 from fedlib.core.client import Client, roles_of
 from fedlib.core.columns import NUMBER, TEXT, RawTable, read_columns
 from fedlib.core.estimator import Clusterer, Federated
 from fedlib.core.names import as_table, listed
 from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalBounds
+from fedlib.core.points import NO_BOUNDS, check_bounds
 from fedlib.core.protocol import Flow, Host
 from fedlib.core.registry import PIPELINE
 from fedlib.core.validation import Interval, StrOptions
@@ -48,10 +48,9 @@ from fedlib.tables.pipeline.flow import (
 )
 from fedlib.tables.pipeline.messages import Preprocess, expand
 from fedlib.tables.schema import Schema
-from fedlib.tables.schema.columns import Column
-from fedlib.tables.summary.columns import agree_on_columns
+from fedlib.tables.schema.cells import Column
 from fedlib.tables.summary.federated import check_names
-from fedlib.tables.summary.messages import CountCategories
+from fedlib.tables.summary.messages import CountCategories, agree_on_columns
 
 N_OWN_SUMS = 2  # of scales with masks, and of components, before those of the protocol
 

@@ -12,8 +12,8 @@ import numpy as np
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import exclude
 from fedlib.core.array_types import Bytes, Floats, Ints
-from fedlib.core.bounds import Bounds
 from fedlib.core.columns import EMPTY, NUMBER, TEXT
+from fedlib.core.points import Bounds
 from fedlib.core.protocol import Flow, Replies
 from fedlib.tables.components.flow import (
     PCAModel,
@@ -28,15 +28,15 @@ from fedlib.tables.pipeline.messages import (
     PreprocessAndProject,
     Unknown,
 )
-from fedlib.tables.summary.columns import (
+from fedlib.tables.summary.flow import find_categories, find_extremes, find_moments, find_quantiles
+from fedlib.tables.summary.messages import (
+    ColumnDescription,
     Columns,
+    TableView,
     agree_on_columns,
     describe,
     repeat,
 )
-from fedlib.tables.summary.flow import find_categories, find_extremes, find_moments
-from fedlib.tables.summary.messages import ColumnDescription, TableView
-from fedlib.tables.summary.quantiles import find_quantiles
 
 Model = TypeVar("Model")
 

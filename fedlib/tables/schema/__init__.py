@@ -5,7 +5,7 @@ The descriptor is a Data Resource of the standard Data Package, version 2
 and `Schema.digest` tells whether two sites have agreed on the same one.
 """
 
-from fedlib.tables.schema.report import ColumnReport, Report
+from fedlib.tables.schema.applying import ColumnReport, Report
 from fedlib.tables.schema.schema import Schema, read_with_schema
 
 __all__ = ["ColumnReport", "Report", "Schema", "read_with_schema"]

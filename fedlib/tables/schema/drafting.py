@@ -27,16 +27,19 @@ import numpy as np
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.columns import MAX_EXACT, MAX_TEXT
-from fedlib.core.file_errors import UnreadableFile
-from fedlib.core.texts import composed, printable
-from fedlib.tables.cells import GROUPED
-from fedlib.tables.columns import check_faults
+from fedlib.core.journal import UnreadableFile
+from fedlib.core.names import composed, printable
+from fedlib.tables.columns import GROUPED, check_faults
 from fedlib.tables.layouts import LEADING_ZERO, find_layout
 from fedlib.tables.read_options import ReadOptions
-from fedlib.tables.schema.arrow import import_arrow
-from fedlib.tables.schema.cells import encode, read_days, read_numbers
-from fedlib.tables.schema.columns import Column, Notation
-from fedlib.tables.schema.descriptor import MAX_CATEGORIES, MAX_FIELDS, PROFILE, Dialect
+from fedlib.tables.schema.cells import Column, Notation, encode, read_days, read_numbers
+from fedlib.tables.schema.descriptor import (
+    MAX_CATEGORIES,
+    MAX_FIELDS,
+    PROFILE,
+    Dialect,
+    import_arrow,
+)
 from fedlib.tables.schema.reading import TEXT, Undecodable, find_names, open_source
 from fedlib.tables.schema.schema import Schema
 from fedlib.tables.streams import find_encoding, undecodable

@@ -11,9 +11,8 @@ from math import inf, isfinite
 from typing import Any
 
 from fedlib.core.columns import MAX_NUMBER, MAX_TEXT, NUMBER
-from fedlib.core.texts import composed, printable
-from fedlib.tables.schema.arrow import check_pattern
-from fedlib.tables.schema.columns import IDENTIFIER, OTHER, Column, Notation
+from fedlib.core.names import composed, printable
+from fedlib.tables.schema.cells import IDENTIFIER, OTHER, Column, Notation
 from fedlib.tables.schema.descriptor import (
     MAX_CATEGORIES,
     MAX_NAME,
@@ -24,6 +23,7 @@ from fedlib.tables.schema.descriptor import (
     Field,
     Labelled,
     Own,
+    check_pattern,
     convert,
     only,
     refuse,

@@ -18,12 +18,10 @@ import pandas as pd
 
 from fedlib.core.columns import MAX_EXACT
 from fedlib.core.labels import check_characters
-from fedlib.core.texts import composed, printable
-from fedlib.tables.formulas import unguarded
-from fedlib.tables.schema.arrow import import_arrow
-from fedlib.tables.schema.cells import plain_numbers
-from fedlib.tables.schema.columns import Column
-from fedlib.tables.schema.descriptor import Dialect
+from fedlib.core.names import composed, printable
+from fedlib.tables.columns import unguarded
+from fedlib.tables.schema.cells import Column, plain_numbers
+from fedlib.tables.schema.descriptor import Dialect, import_arrow
 from fedlib.tables.streams import csv_reader, find_encoding, is_wide, open_bytes
 
 TEXT = {".csv", ".tsv", ".txt"}

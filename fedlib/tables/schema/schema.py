@@ -21,25 +21,162 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pandas as pd
 
 from fedlib.core.agreed_columns import AgreedColumns
-from fedlib.core.file_errors import reading
-from fedlib.core.names import feature_names
-from fedlib.core.texts import composed, printable
+from fedlib.core.journal import reading
+from fedlib.core.names import as_table, composed, feature_names, printable
 from fedlib.tables.files import Table
-from fedlib.tables.schema.applying import apply_columns, check, to_table
-from fedlib.tables.schema.columns import IDENTIFIER, Column
-from fedlib.tables.schema.comparing import differences
+from fedlib.tables.read_options import ReadOptions
+from fedlib.tables.schema.applying import Report, apply_columns, check, to_table
+from fedlib.tables.schema.cells import IDENTIFIER, Column
 from fedlib.tables.schema.descriptor import MAX_BYTES, check_resource, decode, short
 from fedlib.tables.schema.fields import check_columns, missing_values, read_column, read_name
-from fedlib.tables.schema.parts import AgreedParts
 from fedlib.tables.schema.reading import Source, open_source
-from fedlib.tables.schema.report import Report
+
+
+def differences(columns: Sequence[Column], others: Sequence[Column]) -> list[str]:
+    """Return what differs between columns here and there, one line per difference.
+
+    Examples
+    --------
+    >>> differences([Column("x", "number")], [Column("x", "integer"), Column("y", "number")])
+    ["column 'x': the type is number here and integer there", "column 'y' is only there"]
+    """
+    here, there = ({c.name: c.canonical for c in some} for some in (columns, others))
+    lines = []
+    for name in dict.fromkeys([*here, *there]):
+        column = f"column {printable(name, 60)!r}"
+        if name not in there or name not in here:
+            lines.append(f"{column} is only {'here' if name in here else 'there'}")
+            continue
+        lines += [
+            f"{column}: the {what} is {_shown(value)} here and {_shown(remote)} there"
+            for (what, value), remote in zip(here[name].items(), there[name].values(), strict=True)
+            if value != remote
+        ]
+    common = [[name for name in one if name in two] for one, two in ((here, there), (there, here))]
+    return [*lines, "the order of the columns differs"] if common[0] != common[1] else lines
+
+
+def _shown(value: object) -> str:
+    """Return a property in a line of a difference."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return "not declared" if value is None else printable(str(value), 60)
+
+
+@dataclass(frozen=True)
+class AgreedParts:
+    """Makes clients of raw parts: it applies a schema and calls the class of the clients.
+
+    Attributes
+    ----------
+    schema : Schema
+    client_class : type
+    protected : bool
+        Whether the run is protected; see `Schema.apply`.
+    roles : tuple of str
+        The columns that a client takes beside the features (`fedlib.core.client.roles_of`).
+    """
+
+    schema: Any
+    client_class: Any
+    protected: bool
+    roles: tuple[str, ...] = ()
+
+    @property
+    def combinable(self) -> Any:
+        """The requests whose replies a transport may combine: those of the class."""
+        return self.client_class.combinable
+
+    def __call__(self, part: Any, **options: Any) -> Any:
+        """Return a client.
+
+        Parameters
+        ----------
+        part : DataFrame, path or tuple
+            A table with all columns of the schema, a file with one, or a tuple with the features in
+            a table of their own: ``(X, y)`` or ``(X, y, sample_weight)``, and ``(X,
+            sample_weight)`` for a client that takes no classes. The fourth of ``(X, y,
+            sample_weight, eval_set)`` are rows for validation, in one of these forms,
+            or a mapping or a list of these. Base margins are the fifth, and the fourth of the tuple
+            of rows for validation.
+        **options
+            Further arguments of the client.
+        """
+        return self.client_class(self._of(part), **options)
+
+    def _of(self, part: Any) -> Any:
+        """Return what the client takes of a part: the features, or a tuple with them."""
+        evaluated = None
+        if isinstance(part, tuple) and len(part) > 3:
+            evaluated, part = part[3], (*part[:3], *part[4:])
+        table = self._table(part)
+        if evaluated is None:
+            return table.part(self.roles)
+        sets: Any
+        if isinstance(evaluated, dict):
+            sets = {name: self._eval_set(one) for name, one in evaluated.items()}
+        elif isinstance(evaluated, list):
+            sets = [self._eval_set(one) for one in evaluated]  # as XGBoost takes them
+        else:
+            sets = self._eval_set(evaluated)
+        return (table.X, table.y, table.sample_weight, sets, table.base_margin)
+
+    def _eval_set(self, part: Any) -> tuple[Any, ...]:
+        """Return rows for validation as a client takes them."""
+        return self._table(part).eval_set
+
+    def _table(self, part: Any) -> Table:
+        schema = self.schema
+        if isinstance(part, tuple):
+            X, *rest = part
+            X = self._named(X)
+            for role, values in zip(self.roles, rest, strict=False):
+                if values is not None:
+                    names = self._columns(role)
+                    columns = np.asarray(as_table(values)).reshape(len(X), -1).T
+                    X = X.assign(**dict(zip(names, columns, strict=True)))
+            part = X
+        elif not isinstance(part, str | Path):
+            part = self._named(part)
+        table: Table = schema.apply(part, self.protected)[0]
+        if "target" in self.roles and table.y is None:
+            raise ValueError("the schema has no field with the role 'target'")
+        return table
+
+    def _columns(self, role: str) -> Sequence[str]:
+        """Return the names of the columns with a role, which a part has beside its table."""
+        names: str | Sequence[str] | None = getattr(self.schema, role)
+        if not names:
+            raise ValueError(
+                f"the part has values with the role {role!r}, and the schema no such field: leave"
+                " them out, or declare the field in the copies of all sites"
+            )
+        upper = self.schema.target_upper if role == "target" else None
+        found = [names] if isinstance(names, str) else names
+        return [*found, upper] if upper else found
+
+    def _named(self, X: Any) -> pd.DataFrame:
+        """Return a table with names; those of an array are the features of the schema."""
+        X = as_table(X)
+        if isinstance(X, pd.DataFrame):
+            return X
+        array, features = np.asarray(X), list(self.schema.features)
+        if array.ndim != 2 or array.shape[1] != len(features):
+            raise ValueError(
+                f"an array must have the {len(features)} features of the schema in their order, got"
+                f" the shape {array.shape}; a DataFrame with names may have them in any order"
+            )
+        return pd.DataFrame(array, columns=features)
+
 
 VERSION = 1  # of the canonical form
 MATCHES = ("exact", "equal", "subset")
@@ -519,3 +656,112 @@ def _key(given: str | Sequence[str]) -> str | None:
 def _naming(source: pd.DataFrame | str | Path) -> AbstractContextManager[None]:
     """Return a context that names the file, if there is one, in errors."""
     return nullcontext() if isinstance(source, pd.DataFrame) else reading(source)
+
+
+class OtherSchema(ValueError):
+    """A site and the run have different schemas, or only one of them has one.
+
+    Parameters
+    ----------
+    schema : Schema or None
+        That of the site.
+    digest : str
+        The digest of that of the run; empty if there is none.
+    descriptor : str
+        That of the run as JSON text; empty if it is not known.
+    """
+
+    def __init__(self, schema: Schema | None, digest: str, descriptor: str = ""):
+        self.schema, self.digest = schema, digest
+        super().__init__(_differences(schema, digest, descriptor))
+
+    def with_descriptor(self, descriptor: str) -> OtherSchema:
+        """Return the error with the differences to the schema of the run."""
+        return OtherSchema(self.schema, self.digest, descriptor)
+
+
+def check_same(schema: Schema | None, digest: str, descriptor: str = "") -> None:
+    """Raise `OtherSchema` unless a site has the schema of the run, or neither has one.
+
+    The text names the differences, which depend on the schemas only. It is for the operator of the
+    site.
+
+    Examples
+    --------
+    >>> first, second = (
+    ...     Schema({"schema": {"fields": [{"name": "x", "type": kind}]}})
+    ...     for kind in ("number", "integer")
+    ... )
+    >>> check_same(first, second.digest, second.to_json().decode())
+    Traceback (most recent call last):
+    ...
+    fedlib.tables.schema.schema.OtherSchema: the run has another schema: column 'x': the type is \
+number here and integer there
+    """
+    if (schema.digest if schema else "") != digest:
+        raise OtherSchema(schema, digest, descriptor)
+
+
+def _differences(schema: Schema | None, digest: str, descriptor: str) -> str:
+    if schema is None:
+        return f"the run has the schema {digest[:12]}, and this site none: give it its copy"
+    if not digest:
+        return "the run has no schema, and this site has one: join without a schema"
+    lines = [f"its digest is {digest}, and that of this site {schema.digest}"]
+    if descriptor:
+        lines = schema.difference(Schema.from_json(descriptor.encode())) or lines
+    return f"the run has another schema: {'; '.join(map(printable, lines))}"
+
+
+# Where a schema has what the options of reading say.
+IN_SCHEMA = {
+    "columns": "give the role 'ignore' to the fields of the other columns",
+    "header": "declare header in its dialect",
+    "skip_lines": "remove the lines from the file",
+    "separator": "declare delimiter in its dialect",
+    "decimal": "declare decimalChar in the fields",
+    "encoding": "declare encoding in it",
+    "na_values": "declare missingValues in it",
+    "text": "give the type string or an enum to the fields",
+}
+
+
+def check_options(schema: Schema, options: ReadOptions) -> None:
+    """Raise ValueError if options say something else than a schema.
+
+    They may name the columns as the schema does, and the sheet of an Excel file.
+
+    Examples
+    --------
+    >>> field = {"name": "ill", "type": "integer", "fedlib": {"role": "target"}}
+    >>> schema = Schema({"schema": {"fields": [{"name": "age", "type": "integer"}, field]}})
+    >>> check_options(schema, ReadOptions(target="ill"))
+    >>> check_options(schema, ReadOptions(target="sick", sample_weight="n", decimal=","))
+    Traceback (most recent call last):
+    ...
+    ValueError: a schema says how its columns are read; these options do not fit: target 'sick' \
+(the schema has 'ill'), sample-weight 'n' (the schema has no such column), decimal (declare \
+decimalChar in the fields); how a file is written, such as its separator, this site declares in \
+its own copy of the schema, which --schema names
+    """
+    roles: dict[str, Any] = {
+        "target": schema.target,
+        "target_upper": schema.target_upper,
+        "sample_weight": schema.weight,
+        "ids": schema.identifier,
+        "base_margin": schema.base_margin or None,
+    }
+    wrong = []
+    for field in fields(ReadOptions):
+        option, value = field.name.replace("_", "-"), getattr(options, field.name)
+        if field.name in roles and value not in (None, known := roles[field.name]):
+            has = "no such column" if known is None else repr(known)
+            wrong.append(f"{option} {value!r} (the schema has {has})")
+        elif field.name in IN_SCHEMA and value not in (None, field.default, ()):
+            wrong.append(f"{option} ({IN_SCHEMA[field.name]})")
+    if wrong:
+        raise ValueError(
+            f"a schema says how its columns are read; these options do not fit: {', '.join(wrong)};"
+            " how a file is written, such as its separator, this site declares in its own copy of"
+            " the schema, which --schema names"
+        )

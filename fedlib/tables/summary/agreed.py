@@ -20,8 +20,7 @@ from fedlib.core.client import Unanswerable
 from fedlib.core.columns import NUMBER, TEXT, RawTable, spelled_truth
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.core.protocol import Flow, Replies
-from fedlib.tables.schema.columns import Column
-from fedlib.tables.summary.columns import ask
+from fedlib.tables.schema.cells import Column
 from fedlib.tables.summary.messages import (
     MAX_COLUMNS,
     MAX_ROWS,
@@ -34,6 +33,7 @@ from fedlib.tables.summary.messages import (
     SumColumns,
     TableRequest,
     TableView,
+    ask,
     half_range,
     split,
 )

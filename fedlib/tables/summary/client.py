@@ -12,11 +12,10 @@ from fedlib.core.array_types import Bools, Ints
 from fedlib.core.client import Client, by_rounding, handles, partitions
 from fedlib.core.columns import RawTable, category_groups, present, read_columns
 from fedlib.core.messages import Message
-from fedlib.core.moments import Moments
-from fedlib.core.points import check_weights, with_weights
-from fedlib.protection.row_sums import RowTotals
+from fedlib.core.points import Moments, check_weights, with_weights
 from fedlib.protection.secure.fixed_point import add_rows, summed
 from fedlib.protection.secure.points import DescribeFeatures, Features
+from fedlib.protection.sums import RowTotals
 from fedlib.tables.summary.agreed import (
     CountKnownCategories,
     CountValues,
@@ -27,7 +26,6 @@ from fedlib.tables.summary.agreed import (
     count_known,
     known_groups,
 )
-from fedlib.tables.summary.keys import bins_of_keys, count_keys, to_keys
 from fedlib.tables.summary.messages import (
     BinCounts,
     CategoryCounts,
@@ -44,6 +42,9 @@ from fedlib.tables.summary.messages import (
     TableRequest,
     TableView,
     ValueMoments,
+    bins_of_keys,
+    count_keys,
+    to_keys,
 )
 from fedlib.tables.summary.private import (
     NoisyColumnSums,

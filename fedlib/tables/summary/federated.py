@@ -14,7 +14,6 @@ from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Ints
-from fedlib.core.bounds import NO_BOUNDS
 from fedlib.core.client import Client
 from fedlib.core.columns import NUMBER, TEXT, RawTable
 from fedlib.core.parameters import (
@@ -25,18 +24,19 @@ from fedlib.core.parameters import (
     OptionalBounds,
     OptionalPositiveFloat,
 )
+from fedlib.core.points import NO_BOUNDS
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval
 from fedlib.protection.estimator import WeightedFederated, in_schema, is_protected
 from fedlib.protection.sums import NoisySums
-from fedlib.tables.schema.columns import IDENTIFIER, Column
+from fedlib.tables.schema.cells import IDENTIFIER, Column
 from fedlib.tables.summary.agreed import AgreedTable
 from fedlib.tables.summary.client import SummaryClient
-from fedlib.tables.summary.columns import agree_on_columns
 from fedlib.tables.summary.flow import TableSummary, summarise
 from fedlib.tables.summary.messages import (
     MAX_BINS,
     TableView,
+    agree_on_columns,
 )
 from fedlib.tables.summary.private import (
     agree_on_names,
@@ -44,8 +44,12 @@ from fedlib.tables.summary.private import (
     leads,
     private_summary,
 )
-from fedlib.tables.summary.secure import agreed_secure_summary, secure_summary
-from fedlib.tables.summary.weighted import agree_on_schema, weighted_summary
+from fedlib.tables.summary.weighted import (
+    agree_on_schema,
+    agreed_secure_summary,
+    secure_summary,
+    weighted_summary,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,22 +1,117 @@
-"""The messages of federated summaries, and the checks that reject invalid replies."""
+"""The messages of federated summaries, and the checks that reject invalid replies.
+
+Keys: integers in the order of floating point numbers, and counts of keys in intervals.
+
+Halving an interval of keys always ends with a single number after 64 steps, no matter how the
+values are distributed. Halving an interval of values does not.
+
+The columns of all clients, and requests to the clients that have described theirs.
+
+Every statistic must describe the same rows. So a client that is lost between two requests ends the
+attempt with `ClientLost`, and `repeat` starts again with the clients that remain.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.core.agreement import agree_on_features, agree_on_kind, exclude, settle
 from fedlib.core.array_fields import OF_CLIENT
-from fedlib.core.array_types import Floats, Ints
-from fedlib.core.bounds import MAX_BOUND
+from fedlib.core.array_types import Bytes, Floats, Ints, Words
 from fedlib.core.columns import EMPTY, MAX_NUMBER, MAX_TEXT
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
-from fedlib.protection.privacy.bounds import TwoRows
+from fedlib.core.points import MAX_BOUND
+from fedlib.core.protocol import Flow, Replies
+from fedlib.protection.privacy.noise import TwoRows
 from fedlib.protection.secure.fixed_point import digits_of_limits
 from fedlib.protection.secure.points import NumberOfPoints, farthest
+
+SIGN = np.uint64(2**63)
+HIGHEST = 2**64 - 1
+
+
+def to_keys(values: Floats) -> Words:
+    """Return a key per value; keys have the order of the values.
+
+    Parameters
+    ----------
+    values : array of float64
+        Finite numbers. Both zeros have the same key.
+
+    Examples
+    --------
+    >>> keys = to_keys(np.array([-2.0, -0.0, 0.0, 1e-300, 3.0]))
+    >>> (np.diff(keys.astype(object)) > 0).tolist()
+    [True, False, True, True]
+    >>> [from_key(int(key)) for key in keys]
+    [-2.0, 0.0, 0.0, 1e-300, 3.0]
+    """
+    bits = (np.ascontiguousarray(values, np.float64) + 0.0).view(np.uint64)
+    return np.where(bits & SIGN, ~bits, bits | SIGN)
+
+
+def from_key(key: int) -> float:
+    """Return the number that has a key, in 0..2**64 - 1."""
+    bits = np.uint64(key)
+    bits = bits ^ SIGN if bits & SIGN else ~bits
+    return float(bits.view(np.float64))
+
+
+def count_keys(keys: Words, low: int, high: int, n_bins: int) -> Ints:
+    """Return the number of keys in each of ``n_bins`` parts of an interval.
+
+    Parameters
+    ----------
+    keys : array (n_values,) of uint64
+    low, high : int
+        The ends of the interval; both belong to it.
+    n_bins : int
+        The number of parts, at least 1. Parts beyond ``high`` are empty.
+
+    Examples
+    --------
+    >>> count_keys(np.array([3, 4, 7, 9, 20], np.uint64), low=4, high=9, n_bins=3)
+    array([1, 1, 1])
+    """
+    inside = keys[(keys >= np.uint64(low)) & (keys <= np.uint64(high))]
+    return np.bincount(_parts(inside, low, high, n_bins), minlength=n_bins)
+
+
+def bins_of_keys(keys: Words, low: int, high: int, n_bins: int) -> Ints:
+    """Return the part of the interval in which each key is, -1 if in none; see `count_keys`."""
+    inside = (keys >= np.uint64(low)) & (keys <= np.uint64(high))
+    bins = np.full(len(keys), -1, np.int64)
+    bins[inside] = _parts(keys[inside], low, high, n_bins)
+    return bins
+
+
+def _parts(inside: Words, low: int, high: int, n_bins: int) -> Ints:
+    """Return the part in which each key of an interval is."""
+    if n_bins == 1:  # the width of all keys together does not fit into 64 bits
+        return np.zeros(len(inside), np.int64)
+    return ((inside - np.uint64(low)) // np.uint64(_width(low, high, n_bins))).astype(np.int64)
+
+
+def sub_interval(low: int, high: int, n_bins: int, i: int) -> tuple[int, int]:
+    """Return the ends of part ``i`` of an interval.
+
+    Examples
+    --------
+    >>> sub_interval(4, 9, 3, 1)
+    (6, 7)
+    """
+    width = _width(low, high, n_bins)
+    return low + i * width, min(high, low + (i + 1) * width - 1)
+
+
+def _width(low: int, high: int, n_bins: int) -> int:
+    return (high - low) // n_bins + 1
+
 
 MAX_ROWS = 2**40
 MAX_COLUMNS = 2**16
@@ -320,3 +415,125 @@ def split(items: Any, lengths: Ints) -> list[Any]:
 def _check_length(name: str, received: NDArray[Any], wanted: NDArray[Any]) -> None:
     if len(received) != len(wanted):
         raise MessageError(f"{name} must have {len(wanted)} entries, got {len(received)}")
+
+
+class ClientLost(Exception):
+    """A client that has contributed to a statistic is lost."""
+
+
+class Columns(NamedTuple):
+    """The columns of all clients.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The names; their positions 0, 1 and so on if they have none.
+    named : bool
+        Whether the columns have names.
+    kinds : array (n_columns,) of uint8
+        `NUMBER`, `TEXT` or `EMPTY` for each column.
+    n_rows : int
+        The number of rows.
+    counts : array (n_columns,) of int64
+        The number of values.
+    """
+
+    names: tuple[str, ...]
+    named: bool
+    kinds: Bytes
+    n_rows: int
+    counts: Ints
+
+    def of_kind(self, *kinds: int) -> Ints:
+        """Return the positions of the columns of these kinds."""
+        return np.flatnonzero(np.isin(self.kinds, kinds)).astype(np.int64)
+
+
+def repeat(attempt: Callable[[], Flow[Any]]) -> Flow[Any]:
+    """Run a flow again, without the lost clients, until no client is lost during it."""
+    while True:
+        try:
+            return (yield from attempt())
+        except ClientLost:
+            continue
+
+
+def describe(view: TableView) -> Flow[Replies]:
+    """Ask for the columns; return the descriptions of the clients that agree on them."""
+    replies = yield DescribeColumns(*view)
+    replies = yield from settle(replies, agree_on_features)
+    return (yield from settle(replies, agree_on_columns))
+
+
+def agree_on_columns(described: Mapping[str, ColumnDescription]) -> Columns:
+    """Return the columns on whose kinds all clients agree.
+
+    Raises
+    ------
+    Disagreement
+        When a column contains numbers at one client and text at another.
+    """
+    return columns_of(*agree_on_kinds(described), described)
+
+
+def columns_of(names: tuple[str, ...], kinds: Bytes, described: Mapping[str, Any]) -> Columns:
+    """Return the columns of clients that have counted their rows and values."""
+    named = any(one.features for one in described.values())
+    n_rows = sum(reply.n_rows for reply in described.values())
+    counts = np.sum([reply.counts for reply in described.values()], axis=0)
+    return Columns(names, named, kinds, n_rows, counts.astype(np.int64))
+
+
+def agree_on_kinds(described: Mapping[str, Any]) -> tuple[tuple[str, ...], Bytes]:
+    """Return the names of the columns, or their positions, and the kinds on which clients agree.
+
+    A column without values at a client agrees with every kind.
+
+    Raises
+    ------
+    Disagreement
+        When a column contains numbers at one client and text at another.
+    """
+    first = next(iter(described.values()))
+    kinds = np.full(first.n_features, EMPTY, np.uint8)
+    names = next((one.features for one in described.values() if one.features), ())
+    labels = names or tuple(map(str, range(first.n_features)))
+    for j, label in enumerate(labels):
+        of_clients = {client: int(reply.kinds[j]) for client, reply in described.items()}
+        kinds[j] = agree_on_kind("column", label, of_clients)
+    return labels, kinds
+
+
+def ask(
+    request: Message, described: Replies, contradiction: Callable[[str, Any], str | None]
+) -> Flow[Replies]:
+    """Send a request; return the replies of the described clients.
+
+    Parameters
+    ----------
+    request : Message
+    described : Replies
+        The descriptions of the clients whose statistics are combined.
+    contradiction : callable
+        Returns why a client's reply contradicts what it has sent before, or None.
+
+    Raises
+    ------
+    ClientLost
+        When the reply of a described client is missing.
+    """
+    replies = yield request
+    reasons: dict[str, str] = {}
+    for name, reply in replies.items():
+        if name not in described:
+            reasons[name] = f"{type(reply).__name__} from a client that declined to describe"
+        elif reason := contradiction(name, reply):
+            reasons[name] = f"{type(reply).__name__}{reason}"
+    replies = yield from exclude(replies, reasons)
+    if set(replies) != set(described):
+        raise ClientLost
+    return replies
+
+
+def n_columns(described: Replies) -> int:
+    return int(next(iter(described.values())).n_features)

@@ -17,10 +17,10 @@ import numpy as np
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_fields import OF_CLIENT
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.bounds import Bounds
 from fedlib.core.columns import NUMBER, RawTable
 from fedlib.core.messages import Array, Message
 from fedlib.core.names import listed
+from fedlib.core.points import Bounds
 from fedlib.core.protocol import Flow
 from fedlib.protection.privacy import (
     NOISY,

@@ -19,18 +19,98 @@ from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_fields import OF_CLIENT
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import Client
-from fedlib.core.columns import RawTable
+from fedlib.core.columns import NUMBER, RawTable
 from fedlib.core.messages import Array, MessageError
-from fedlib.core.protocol import Flow
-from fedlib.core.replies import Replies
+from fedlib.core.points import Bounds
+from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.privacy import BoundsArray, Sensitivity, to_unit
-from fedlib.protection.row_sums import RowTotals, SumRows
 from fedlib.protection.secure.points import MaxWeight, agree_on_bounded_features, clip_weights
-from fedlib.protection.sums import NoisySums
-from fedlib.tables.summary.agreed import AgreedTable, check_lengths, chosen_numbers, known_groups
-from fedlib.tables.summary.flow import TableSummary
-from fedlib.tables.summary.messages import MAX_BINS, Category, split
-from fedlib.tables.summary.private import Layout, as_counts, edges_between, noisy_summary
+from fedlib.protection.sums import NoisySums, RowTotals, SumRows
+from fedlib.tables.summary.agreed import (
+    UNLIMITED,
+    AgreedTable,
+    check_lengths,
+    chosen_numbers,
+    known_groups,
+    sum_between,
+)
+from fedlib.tables.summary.flow import TableSummary, count_parts, histogram_bins
+from fedlib.tables.summary.messages import MAX_BINS, Category, TableView, split
+from fedlib.tables.summary.private import (
+    Layout,
+    agree_on_names,
+    as_counts,
+    edges_between,
+    noisy_summary,
+)
+
+
+def secure_summary(bounds: Bounds, n_bins: int, aggregation: Aggregation) -> Flow[TableSummary]:
+    """Return the server flow with secure sums; for the parameters see `FederatedSummary`.
+
+    ``bounds`` are those of all columns, in their order.
+    """
+    names = yield from agree_on_names(aggregation, bounds)
+    kinds = np.full(len(names), NUMBER, np.uint8)
+    agreed = AgreedTable(names, kinds, ((),) * len(names), bounds.limits)
+    return (yield from _summary(agreed, n_bins, aggregation))
+
+
+def agreed_secure_summary(
+    agreed: AgreedTable, n_bins: int, aggregation: Aggregation
+) -> Flow[TableSummary]:
+    """Return the server flow with secure sums and a schema, which has the limits of all columns."""
+    aggregation.features = agreed.names
+    yield from agree_on_bounded_features(aggregation, len(agreed.names))
+    return (yield from _summary(agreed, n_bins, aggregation))
+
+
+def _summary(agreed: AgreedTable, n_bins: int, aggregation: Aggregation) -> Flow[TableSummary]:
+    """Sum the columns, count the bins and the known categories, and return the summary.
+
+    The moments come from one sum, so they describe the same rows. The sum before it only determines
+    its digits and the centres about which it sums.
+    """
+    view, n_columns, columns = TableView(), len(agreed.names), agreed.numbers
+    limits = np.clip(agreed.ends[:, columns], -UNLIMITED, UNLIMITED)
+    total, found, spread = yield from sum_between(view, n_columns, columns, limits, aggregation)
+    names, kinds, categories, ends = agreed
+    counts = total.counts
+    means, variances, minima, maxima = np.full((4, n_columns), np.nan)
+    n_values = counts[columns]
+    means[columns[n_values > 0]] = found[n_values > 0]
+    unbiased = spread * n_values / np.maximum(n_values - 1, 1)
+    variances[columns[n_values > 1]] = unbiased[n_values > 1]
+    edges, drawn, intervals = histogram_bins(ends, n_bins)
+    histograms = np.zeros((n_columns, n_bins), np.int64)
+    if drawn:
+        bins, _ = yield from aggregation.sum(count_parts(view, intervals, 1))
+        histograms[drawn] = bins.counts.reshape(len(drawn), n_bins)
+    category_counts = (np.empty(0, np.int64),) * n_columns
+    others = np.zeros(n_columns, np.int64)
+    if any(categories):
+        known, _ = yield from aggregation.sum(agreed.request(view, min_count=1))
+        category_counts = agreed.by_column(known.counts)
+        others = agreed.others(counts, category_counts)
+    return TableSummary(
+        features=names,
+        kinds=kinds,
+        n_rows=total.n_rows,
+        counts=counts,
+        means=means,
+        variances=variances,
+        minima=minima,
+        maxima=maxima,
+        fractions=np.empty(0),
+        quantiles=np.empty((0, n_columns)),
+        rank_errors=np.empty((0, n_columns), np.int64),
+        edges=edges,
+        histograms=histograms,
+        categories=categories,
+        category_counts=category_counts,
+        category_others=others,
+    )
+
 
 ROUNDING = 1e-9  # relative, of the sums of an honest client
 

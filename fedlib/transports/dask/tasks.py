@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from fedlib.core.client import Client
 from fedlib.core.in_process import arrays_of, data_digest
 from fedlib.core.messages import Labels, Message, MessageError, decode, encode
-from fedlib.core.protocol import serve
-from fedlib.core.replies import Combined
+from fedlib.core.protocol import Combined, serve
 from fedlib.transports.dask.partitions import Source
 
 State = bytes | NDArray[np.signedinteger[Any]] | None

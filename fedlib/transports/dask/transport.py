@@ -5,14 +5,19 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent import futures
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import cycle
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import dask
 import distributed
-from distributed import Future, LocalCluster
+from distributed import CancelledError, Future, LocalCluster
+from distributed.utils import is_kernel
+from tqdm import tqdm
 
 from fedlib.core.client import Client
 from fedlib.core.journal import Place
@@ -23,7 +28,129 @@ from fedlib.transports.dask import tasks
 from fedlib.transports.dask.labels import gather_labels
 from fedlib.transports.dask.partitions import Partitions, is_delayed
 from fedlib.transports.dask.tasks import Seat, Sent
-from fedlib.transports.dask.watch import Watch
+
+
+class Progress:
+    """A progress bar: that of ``distributed`` in a notebook, that of tqdm elsewhere.
+
+    Parameters
+    ----------
+    title : str or None
+        None for no progress bar.
+    futures : sequence of Future
+    """
+
+    def __init__(self, title: str | None, futures: Sequence[Future]):
+        self._futures = futures
+        self._bar: Any = None
+        if title is not None and is_kernel():
+            distributed.progress(list(futures))
+        elif title is not None:
+            self._bar = tqdm(total=len(futures), desc=title, unit="partition")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self.update()
+            self._bar.close()
+
+    def update(self) -> None:
+        """Count the tasks that have ended."""
+        if self._bar is not None:
+            self._bar.update(sum(future.done() for future in self._futures) - self._bar.n)
+
+
+POLL = 0.5  # seconds between two looks at the workers
+
+Result = TypeVar("Result")
+Tasks = Mapping[tuple[str, ...], Future]  # by the clients that a task is about
+
+
+class Watch:
+    """Waits for the tasks of one step and cancels those that no worker can finish.
+
+    Dask itself waits for a new worker without end.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    homes : mapping of str to str
+        The address of the only worker of a client, for clients that have one.
+    worker_timeout : float
+        The time, in seconds, for which there may be no worker.
+    progress : str, optional
+        The title of a progress bar; by default there is none.
+
+    Attributes
+    ----------
+    gone : dict of str to str
+        The error of each client whose tasks were cancelled: NoWorker or WorkerLost.
+    """
+
+    def __init__(
+        self,
+        client: distributed.Client,
+        homes: Mapping[str, str],
+        worker_timeout: float,
+        progress: str | None = None,
+    ):
+        self._client, self._homes, self._worker_timeout = client, homes, worker_timeout
+        self._progress = progress
+        self.gone: dict[str, str] = {}
+
+    def wait(self, tasks: Tasks) -> None:
+        """Wait until each task has ended."""
+        with Progress(self._progress, list(tasks.values())) as bar:
+            while left := {names: task for names, task in tasks.items() if not task.done()}:
+                with suppress(CancelledError):  # of one task; the others go on
+                    self._watch(partial(distributed.wait, list(left.values())), left, bar.update)
+
+    def gather(self, tasks: Tasks) -> dict[tuple[str, ...], Any]:
+        """Return the results of the tasks that have one."""
+        self.wait(tasks)
+        results: dict[tuple[str, ...], Any] = {}
+        while left := {
+            names: task
+            for names, task in tasks.items()
+            if task.status == "finished" and names not in results
+        }:
+            with suppress(CancelledError):
+                results |= self._watch(partial(self._client.gather, left), left)
+        return results
+
+    def _watch(
+        self, call: Callable[[], Result], tasks: Tasks, update: Callable[[], object] = lambda: None
+    ) -> Result:
+        """Return the result of a call that ends when all tasks have ended."""
+        last_worker = time.monotonic()
+        with futures.ThreadPoolExecutor(1, thread_name_prefix="dask") as pool:
+            try:
+                called = pool.submit(call)
+                while not futures.wait([called], timeout=POLL).done:
+                    update()
+                    workers = self._client.scheduler_info(n_workers=-1)["workers"]
+                    last_worker = time.monotonic() if workers else last_worker
+                    if time.monotonic() - last_worker > self._worker_timeout:
+                        waiting = [name for names in tasks for name in names]
+                        self._give_up(dict.fromkeys(waiting, "NoWorker"), tasks)
+                    lost = [name for name, home in self._homes.items() if home not in workers]
+                    self._give_up(dict.fromkeys(lost, "WorkerLost"), tasks)
+                return called.result()
+            except CancelledError:
+                raise
+            except BaseException:  # such as KeyboardInterrupt: the workers should not continue
+                self._client.cancel(list(tasks.values()))
+                raise
+
+    def _give_up(self, gone: Mapping[str, str], tasks: Tasks) -> None:
+        """Cancel the tasks about these clients."""
+        self.gone = {**gone, **self.gone}
+        abandoned = [task for names, task in tasks.items() if not gone.keys().isdisjoint(names)]
+        if abandoned:
+            self._client.cancel(abandoned)
+
 
 FAN_IN = 16  # replies that one task combines
 

@@ -60,12 +60,10 @@ __getattr__, __dir__, _ = lazy_loader.attach(
 )
 
 if TYPE_CHECKING:
-    from fedlib.transports.http.checkpoint import Checkpoint, kept_state
     from fedlib.transports.http.client import JoinError, Unreachable, join
-    from fedlib.transports.http.limits import Limits
-    from fedlib.transports.http.server import HTTP
+    from fedlib.transports.http.limits import Limits, digest, new_token
+    from fedlib.transports.http.server import HTTP, Checkpoint, kept_state
     from fedlib.transports.http.status import ClientStatus, ConversationLine, Status
-    from fedlib.transports.http.tokens import digest, new_token
 
 __all__ = [
     "HTTP",

@@ -20,10 +20,9 @@ import httpx
 from fedlib import __version__
 from fedlib.core.client import Client
 from fedlib.core.messages import MAX_BYTES, encode
+from fedlib.core.names import printable
 from fedlib.core.protocol import logger, serve
-from fedlib.core.texts import printable
-from fedlib.transports.http.checkpoint import Checkpoint, reserved
-from fedlib.transports.http.wire import (
+from fedlib.transports.http.limits import (
     HOLD,
     NEXT,
     NUMBER,
@@ -35,6 +34,7 @@ from fedlib.transports.http.wire import (
     Welcome,
     require_tls,
 )
+from fedlib.transports.http.server import Checkpoint, reserved
 
 RETRY, MAX_RETRY = 0.2, 2.0  # seconds between two attempts of a call, at first and at most
 _random = random.Random()  # the global generator belongs to the user

@@ -21,12 +21,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from fedlib.core.texts import printable
+from fedlib.core.names import printable
 from fedlib.transports.http.connections import Connection
-from fedlib.transports.http.service import SessionService
-from fedlib.transports.http.session import Refusal, RefusedCall
-from fedlib.transports.http.status import Status, size
-from fedlib.transports.http.wire import (
+from fedlib.transports.http.limits import (
     NEXT,
     NUMBER,
     PROCESS,
@@ -37,6 +34,9 @@ from fedlib.transports.http.wire import (
     check_schema,
     check_version,
 )
+from fedlib.transports.http.service import SessionService
+from fedlib.transports.http.session import Refusal, RefusedCall
+from fedlib.transports.http.status import Status, size
 
 CODES = {
     Refusal.CONFLICT: 409,

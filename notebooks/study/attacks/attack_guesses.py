@@ -11,8 +11,8 @@ from sklearn.neighbors import KDTree
 from fedlib.clustering.density.near_cells import cell_side
 from fedlib.clustering.mixtures.messages import ResponsibilitySums
 from fedlib.clustering.mixtures.private import NoisyResponsibilitySums
-from fedlib.protection.privacy.bounds import from_unit
-from fedlib.tables.summary.keys import from_key, sub_interval
+from fedlib.protection.privacy.noise import from_unit
+from fedlib.tables.summary.messages import from_key, sub_interval
 
 # Guesses of points ------------------------------------------------------------------------------
 

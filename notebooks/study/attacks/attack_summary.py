@@ -31,7 +31,7 @@ from fedlib import (
     KMeansSelection,
     VerticalDBSCAN,
 )
-from fedlib.cli.protocols import messages_of
+from fedlib.cli.inspect import messages_of
 from fedlib.clustering.density.vertical import VerticalDBSCANClient
 from fedlib.core.client import Client
 from fedlib.core.estimator import Federated

@@ -26,7 +26,7 @@ from fedlib.boosting.descriptions import (
     TrainingDescription,
 )
 from fedlib.boosting.first_scores import ResidualSums, TargetCounts
-from fedlib.boosting.histogram_messages import (
+from fedlib.boosting.histograms import (
     Histograms,
     NoisyHistograms,
     PackedHistograms,
@@ -41,6 +41,7 @@ from fedlib.clustering.density.horizontal import CellCounts
 from fedlib.clustering.density.ppdbdc import BlurredRepresentatives
 from fedlib.clustering.density.sdbdc import WeightedRepresentatives
 from fedlib.clustering.density.vertical import NeighbourBlock, RowDescription
+from fedlib.clustering.kmeans.flow import NoisyClusterSums
 from fedlib.clustering.kmeans.messages import (
     ClusterSums,
     GroupMeans,
@@ -48,7 +49,6 @@ from fedlib.clustering.kmeans.messages import (
     LocalCentres,
     WeightedClusterSums,
 )
-from fedlib.clustering.kmeans.private import NoisyClusterSums
 from fedlib.clustering.mixtures.dbscan import ClusterMixtures
 from fedlib.clustering.mixtures.messages import (
     ImprovedMixture,
@@ -70,7 +70,6 @@ from fedlib.evaluation.messages import (
     ScoreCounts,
 )
 from fedlib.evaluation.selection.density import PointsMagnitude
-from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.messages import (
     Confirmation,
     EncryptedShares,
@@ -83,6 +82,7 @@ from fedlib.protection.secure.points import (
     PointSums,
     WeightedPointSums,
 )
+from fedlib.protection.sums import RowTotals
 from fedlib.tables.alignment import Pseudonyms
 from fedlib.tables.components import Scatter
 from fedlib.tables.summary.agreed import KnownCategoryCounts, ValueCounts

@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from fedlib import FederatedXGBClassifier
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.histogram_messages import BuildHistograms
+from fedlib.boosting.histograms import BuildHistograms
 from fedlib.boosting.messages import BeginBoosting
 from fedlib.testing import Recorder
 from study.boosting import RULES

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedlib import PPDBDC, FederatedKMeans
-from fedlib.cli.protocols import messages_of
+from fedlib.cli.inspect import messages_of
 from fedlib.clustering.kmeans import ClusterSums
 from fedlib.core.messages import Done
 from fedlib.core.registry import protocols

@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 import study
 from fedlib.clustering.mixtures.dbscan import ClusterMixtures, draw_points
 from fedlib.figures import plots
-from fedlib.figures.matching import match_clusters
+from fedlib.figures.scores import match_clusters
 
 BLUE, RED, GREY = "#3f90da", "#bd1f01", "#717581"
 MARKERS = "osD^vP"  # one marker per data set

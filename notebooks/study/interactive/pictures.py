@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlib.boosting.histogram_messages import (
+from fedlib.boosting.histograms import (
     Histograms,
     NoisyHistograms,
     PackedHistograms,
@@ -25,6 +25,7 @@ from fedlib.clustering.density.ppdbdc import BlurredRepresentatives
 from fedlib.clustering.density.representatives import RelabelPoints
 from fedlib.clustering.density.sdbdc import WeightedRepresentatives
 from fedlib.clustering.density.vertical import AssignLabels, FindNeighbours, NeighbourBlock
+from fedlib.clustering.kmeans.flow import SumClustersNoisily
 from fedlib.clustering.kmeans.messages import (
     AssignCentres,
     ClusterSums,
@@ -32,10 +33,8 @@ from fedlib.clustering.kmeans.messages import (
     MeasureInertia,
     SumClusters,
 )
-from fedlib.clustering.kmeans.private import SumClustersNoisily
-from fedlib.clustering.mixtures.covariances import expand
 from fedlib.clustering.mixtures.dbscan import AssignPoints, ClusterMixtures
-from fedlib.clustering.mixtures.messages import Mixture, ResponsibilitySums
+from fedlib.clustering.mixtures.messages import Mixture, ResponsibilitySums, expand
 from fedlib.core.messages import Message, decode
 from fedlib.protection.secure.messages import MaskedValues, MaskValues
 from fedlib.tables.alignment import KeepRows, Pseudonyms

@@ -21,7 +21,7 @@ from fedlib.clustering.density.representatives import RelabelPoints
 from fedlib.core.messages import Done, MessageError
 from fedlib.core.protocol import Replies
 from fedlib.datasets.partition import split_rows
-from fedlib.datasets.shapes import shapes
+from fedlib.datasets.stand_ins import shapes
 
 LOCAL_MODELS = ["core", "kmeans"]
 NO_LABELS = np.empty(0, np.int64)

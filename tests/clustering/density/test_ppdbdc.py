@@ -21,7 +21,7 @@ from fedlib.clustering.density.representatives import RelabelPoints
 from fedlib.core.messages import Failure, MessageError, decode, encode
 from fedlib.core.protocol import serve
 from fedlib.datasets.partition import split_rows
-from fedlib.datasets.shapes import shapes
+from fedlib.datasets.stand_ins import shapes
 
 KINDS = ["one_sided", "centred"]
 

@@ -19,7 +19,7 @@ from fedlib.clustering.density.sdbdc import (
 from fedlib.core.messages import MessageError
 from fedlib.core.protocol import Replies
 from fedlib.datasets.partition import split_rows
-from fedlib.datasets.shapes import shapes
+from fedlib.datasets.stand_ins import shapes
 
 
 def as_lists(labels):

@@ -13,8 +13,13 @@ from fedlib.clustering.density.approximate import ApproximateDBSCANClient, Assig
 from fedlib.clustering.density.bounded_cells import CountWithNoise, NoisyCounts
 from fedlib.clustering.density.cells import place_points
 from fedlib.clustering.density.engine.dbscan import cluster
-from fedlib.clustering.density.near_cells import cell_side, squared_reach
-from fedlib.clustering.density.spans import find_spans, noise_margin, sum_near
+from fedlib.clustering.density.near_cells import (
+    cell_side,
+    find_spans,
+    noise_margin,
+    squared_reach,
+    sum_near,
+)
 from fedlib.core.messages import Done, decode, encode
 from fedlib.core.protocol import TooFewClients
 from fedlib.protection.privacy import Privacy

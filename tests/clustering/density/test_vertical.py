@@ -166,7 +166,7 @@ def test_the_search_runs_in_as_many_threads_as_requested(monkeypatch):
         firsts.append(first)
         barrier.wait(timeout=60)
 
-    monkeypatch.setattr("fedlib.clustering.density.neighbour_search.all_neighbours", search)
+    monkeypatch.setattr("fedlib.clustering.density.vertical.all_neighbours", search)
     client = VerticalDBSCANClient(np.zeros((9, 4)), n_jobs=3)
     client.handle(FindNeighbours(1.0, 9, 0, 9))
     assert sorted(firsts) == [0, 3, 6]
@@ -176,7 +176,7 @@ def test_an_error_in_a_thread_is_an_error_of_the_client(monkeypatch):
     def search(X, eps, twin, first, bits):
         raise MemoryError
 
-    monkeypatch.setattr("fedlib.clustering.density.neighbour_search.all_neighbours", search)
+    monkeypatch.setattr("fedlib.clustering.density.vertical.all_neighbours", search)
     with pytest.raises(MemoryError):
         VerticalDBSCANClient(np.zeros((9, 4)), n_jobs=2).handle(FindNeighbours(1.0, 9, 0, 9))
 

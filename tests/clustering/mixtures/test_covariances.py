@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.mixture import GaussianMixture
 
-from fedlib.clustering.mixtures.covariances import (
+from fedlib.clustering.mixtures.messages import (
     contract,
     covariance_shape,
     expand,

@@ -7,7 +7,6 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 
-from fedlib.clustering.mixtures.covariances import sklearn_shape
 from fedlib.clustering.mixtures.em import (
     fit_mixture,
     improve,
@@ -15,7 +14,7 @@ from fedlib.clustering.mixtures.em import (
     maximise,
     sum_responsibilities,
 )
-from fedlib.clustering.mixtures.messages import Mixture
+from fedlib.clustering.mixtures.messages import Mixture, sklearn_shape
 from fedlib.core.messages import MessageError
 from fedlib.kernels.mixtures import CHUNK
 

@@ -14,8 +14,7 @@ from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Privacy
 from fedlib.sites.site import make_estimator
 from fedlib.tables.summary.client import SummaryClient
-from fedlib.tables.summary.keys import to_keys
-from fedlib.tables.summary.messages import CountBins
+from fedlib.tables.summary.messages import CountBins, to_keys
 from fedlib.tables.summary.weighted import SumWeightedColumns
 from fedlib.testing import Recorder
 

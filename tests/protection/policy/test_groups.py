@@ -26,14 +26,13 @@ from fedlib.evaluation.messages import SumClippedErrors
 from fedlib.evaluation.numbers import RegressionScoreClient
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.policy.guard import _refined, sizes_of, without_small
-from fedlib.protection.row_sums import RowTotals
-from fedlib.tables.components.client import PCAClient
+from fedlib.protection.sums import RowTotals
+from fedlib.tables.components.flow import PCAClient
 from fedlib.tables.components.messages import SumClippedScatter, SumScatter
 from fedlib.tables.pipeline.client import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess
 from fedlib.tables.summary.client import SummaryClient
-from fedlib.tables.summary.keys import to_keys
-from fedlib.tables.summary.messages import CountBins, SumClippedColumns, TableView
+from fedlib.tables.summary.messages import CountBins, SumClippedColumns, TableView, to_keys
 from fedlib.tables.summary.weighted import SumWeightedColumns
 from fedlib.testing import Recorder
 

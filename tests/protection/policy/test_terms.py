@@ -20,6 +20,7 @@ from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.descriptions import DescribeTargets
 from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
 from fedlib.clustering.kmeans import FederatedKMeansClient
+from fedlib.clustering.kmeans.flow import SumClustersNoisily
 from fedlib.clustering.kmeans.messages import (
     AssignCentres,
     FindCentres,
@@ -27,7 +28,6 @@ from fedlib.clustering.kmeans.messages import (
     SummariseGroups,
     SumWeightedClusters,
 )
-from fedlib.clustering.kmeans.private import SumClustersNoisily
 from fedlib.core.client import Client, handles, partitions
 from fedlib.core.messages import Declined, Done, Message, MessageError, encode
 from fedlib.core.protocol import run
@@ -41,7 +41,7 @@ from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.sites.leave_one_out.client import LeftOutClient
 from fedlib.sites.leave_one_out.messages import BeginFold, TakeModel
 from fedlib.sites.models import to_bytes
-from fedlib.tables.components.client import PCAClient
+from fedlib.tables.components.flow import PCAClient
 from fedlib.tables.components.messages import SumScatter
 from fedlib.tables.pipeline import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess, PreprocessAndProject

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from fedlib.core.privacy_loss import exact, shown
+from fedlib.core.messages import exact, shown
 from fedlib.protection.privacy import (
     Privacy,
     Sensitivity,

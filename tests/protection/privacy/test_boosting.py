@@ -7,7 +7,7 @@ import pytest
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor, Schema
 from fedlib.boosting import tree_client
 from fedlib.boosting.client import BoostingClient, RegressionClient
-from fedlib.boosting.histogram_messages import SumNoisyHistograms
+from fedlib.boosting.histograms import SumNoisyHistograms
 from fedlib.boosting.messages import BeginBoosting
 from fedlib.boosting.private import gradient_limits, in_units, row_sensitivity
 from fedlib.core.ledger import SERVER

@@ -14,8 +14,8 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
 from fedlib import FederatedGaussianMixture, FederatedKMeans, HorizontalDBSCAN
-from fedlib.clustering.kmeans import private as private_kmeans
-from fedlib.clustering.kmeans.private import SumClustersNoisily, spread_start, sum_noisily
+from fedlib.clustering.kmeans import flow as private_kmeans
+from fedlib.clustering.kmeans.flow import SumClustersNoisily, spread_start, sum_noisily
 from fedlib.clustering.mixtures import private as private_mixtures
 from fedlib.clustering.mixtures.messages import Mixture
 from fedlib.clustering.mixtures.private import (

@@ -28,11 +28,11 @@ from fedlib.boosting import tree_client
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.cuts import bounded_cuts
 from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
-from fedlib.boosting.histogram_messages import SumNoisyHistograms
+from fedlib.boosting.histograms import SumNoisyHistograms
 from fedlib.boosting.messages import BeginBoosting, StartTrees
 from fedlib.boosting.private import gradient_limits, row_sensitivity
 from fedlib.clustering.density.bounded_cells import CountWithNoise
-from fedlib.clustering.kmeans.private import SumClustersNoisily
+from fedlib.clustering.kmeans.flow import SumClustersNoisily
 from fedlib.clustering.mixtures.private import SumResponsibilitiesNoisily
 from fedlib.core.messages import MessageError, decode, encode
 from fedlib.core.protocol import TooFewClients

@@ -9,7 +9,7 @@ import pytest
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor, Schema
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.descriptions import SumClasses
-from fedlib.boosting.histogram_messages import BuildHistograms
+from fedlib.boosting.histograms import BuildHistograms
 from fedlib.boosting.messages import BeginBoosting
 from fedlib.core.ledger import SERVER
 from fedlib.core.protocol import TooFewClients, run

@@ -6,7 +6,7 @@ import pytest
 
 from fedlib.boosting.client import RegressionClient
 from fedlib.boosting.first_scores import SumRoots
-from fedlib.boosting.histogram_messages import SumHistograms
+from fedlib.boosting.histograms import SumHistograms
 from fedlib.boosting.messages import BeginBoosting
 from fedlib.core.messages import Message, MessageError, registry
 from fedlib.core.site_memory import TableMemory

@@ -15,7 +15,7 @@ from fedlib.core.site_memory import SiteIsLocked, TableMemory
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Privacy
 from fedlib.protection.secure import Identity, SecureClient, secure_sum, simulated_identities
-from fedlib.protection.secure.memory import KeyMemory, ReusedMask
+from fedlib.protection.secure.identities import KeyMemory, ReusedMask
 from fedlib.protection.secure.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import chi2
 
 pytest.importorskip("Crypto")
-from fedlib.protection.secure import primitives
+from fedlib.protection.secure import identities as primitives
 
 
 def test_a_box_opens_with_its_key_only():

@@ -16,8 +16,8 @@ from fedlib import (
 )
 from fedlib.clustering.kmeans import FederatedKMeansClient
 from fedlib.clustering.kmeans.messages import SumClippedClusters
-from fedlib.clustering.mixtures.covariances import MATRICES, covariance_shape
-from fedlib.clustering.mixtures.secure import SumClippedResponsibilities
+from fedlib.clustering.mixtures.client import SumClippedResponsibilities
+from fedlib.clustering.mixtures.messages import MATRICES, covariance_shape
 from fedlib.core.client import Client
 from fedlib.core.in_process import InProcess
 from fedlib.core.ledger import SERVER

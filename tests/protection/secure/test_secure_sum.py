@@ -26,9 +26,11 @@ from fedlib.protection.secure import (
     TooFewSurvivors,
     digits_for,
     new_identity_key,
-    primitives,
     secure_sum,
     threshold,
+)
+from fedlib.protection.secure import (
+    identities as primitives,
 )
 from fedlib.protection.secure.fixed_point import to_words
 from fedlib.protection.secure.flow import SumStaysClosed

@@ -16,8 +16,7 @@ from fedlib import (
     Schema,
 )
 from fedlib.core.columns import read_columns
-from fedlib.core.messages import decode
-from fedlib.core.privacy_loss import privacy_of
+from fedlib.core.messages import decode, privacy_of
 from fedlib.protection.privacy.accounting import privacy_per_request
 from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.protection.secure.points import DescribeFeatures

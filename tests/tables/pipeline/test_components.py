@@ -16,8 +16,7 @@ from fedlib import (
     Schema,
 )
 from fedlib.core.client import Unanswerable
-from fedlib.core.messages import Done, MessageError, decode, encode
-from fedlib.core.privacy_loss import privacy_of
+from fedlib.core.messages import Done, MessageError, decode, encode, privacy_of
 from fedlib.protection.privacy.accounting import privacy_per_request
 from fedlib.sites.models import load, save
 from fedlib.tables.components import SumScatter

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedlib.tables.summary.keys import HIGHEST, count_keys, from_key, sub_interval, to_keys
+from fedlib.tables.summary.messages import HIGHEST, count_keys, from_key, sub_interval, to_keys
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -25,9 +25,8 @@ from fedlib.clustering.density.horizontal import (
 from fedlib.core.client import Client, handles
 from fedlib.core.journal import JournalError
 from fedlib.core.messages import Message, encode
-from fedlib.core.protocol import Host, TooFewClients, Transport, run
+from fedlib.core.protocol import Combined, Host, TooFewClients, Transport, run
 from fedlib.core.registry import protocols
-from fedlib.core.replies import Combined
 from fedlib.testing import Recorder
 from fedlib.transports.dask import Dask, predict
 

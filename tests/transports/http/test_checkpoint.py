@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
-from fedlib.core.file_errors import FolderError
+from fedlib.core.journal import FolderError
 from fedlib.core.messages import Labels, encode
 from fedlib.protection.policy import GuardedClient
 from fedlib.transports.http import Checkpoint, join, kept_state, new_token
-from fedlib.transports.http.checkpoint import reserved
+from fedlib.transports.http.server import reserved
 
 ODD = [0, 1, 0x7F, 0x80, 0x91, 0xC1, 0xD9, 0xDF, 0xFF]
 
@@ -109,7 +109,7 @@ def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
         text = r"state is in use by another process: stop it first"
         with pytest.raises(ValueError, match=text), reserved(folder):
             pass
-        text = "from fedlib.transports.http.checkpoint import reserved; from pathlib import Path\n"
+        text = "from fedlib.transports.http.server import reserved; from pathlib import Path\n"
         text += f"with reserved(Path({str(folder)!r})): pass"
         other = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
         assert "is in use by another process" in other.stderr

@@ -5,9 +5,9 @@ import stat
 import pytest
 
 from fedlib import HorizontalDBSCAN
-from fedlib.core.records import open_private
+from fedlib.core.journal import open_private
 from fedlib.tables.files import write_file
-from fedlib.transports.http.checkpoint import FILE, LOCK, Checkpoint, reserved
+from fedlib.transports.http.server import FILE, LOCK, Checkpoint, reserved
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedlib.clustering.density.engine.index import GridIndex, Rows, TreeIndex
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.kernels import connections, density, leaf_connections, near_nodes, near_ranges
+from fedlib.kernels import density, leaf_connections, near_nodes, near_ranges
+from fedlib.kernels import density as connections
 
 BLOCK = 1024  # groups of cells in a block
 PIECE = 1 << 12  # cells that are listed at the same time

@@ -1,7 +1,7 @@
 """The points of the DBSCAN engine, sorted into cells, and how to find the cells near a cell.
 
-The cells are those of a grid (`fedlib.kernels.sorted_grid`) or of the leaves of a k-d tree
-(`fedlib.kernels.tree_leaves`). Any two points of a cell are neighbours of each other.
+The cells are those of a grid (`fedlib.kernels.grid`) or of the leaves of a k-d tree
+(`fedlib.kernels.forests`). Any two points of a cell are neighbours of each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Floats, Ints
-from fedlib.kernels import kd_tree, sorted_grid, tree_leaves
+from fedlib.kernels import forests as tree_leaves
+from fedlib.kernels import grid as sorted_grid
+from fedlib.kernels import kd_tree
 
 Rows = NDArray[np.signedinteger[Any]]  # of 32 bits if they suffice
 

@@ -6,9 +6,9 @@ from numbers import Real
 from typing import Annotated, ClassVar
 
 from fedlib.clustering.density.bounded_cells import (
+    CellClusters,
     bounded_grid,
 )
-from fedlib.clustering.density.cell_clusters import CellClusters
 from fedlib.clustering.density.horizontal.client import HorizontalDBSCANClient
 from fedlib.clustering.density.horizontal.flow import (
     horizontal_dbscan,

@@ -39,12 +39,11 @@ from fedlib.datasets.partition import split_columns, split_rows
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.secure import Identity
 from fedlib.sites import site
+from fedlib.tables.columns import csv_bytes
 from fedlib.tables.files import Table, read_table, write_file, write_labels
-from fedlib.tables.formulas import csv_bytes
 from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.schema import Schema
-from fedlib.tables.schema.agreeing import check_same
-from fedlib.tables.schema.options import check_options
+from fedlib.tables.schema.schema import check_options, check_same
 from fedlib.transports.flower import Context, client_app
 
 READING = tuple(field.name for field in fields(ReadOptions))

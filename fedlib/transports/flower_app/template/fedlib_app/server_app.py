@@ -7,8 +7,8 @@ from typing import Any
 
 from fedlib.sites import models
 from fedlib.sites.site import make_estimator
+from fedlib.tables.columns import csv_bytes
 from fedlib.tables.files import write_file
-from fedlib.tables.formulas import csv_bytes
 from fedlib.transports.flower import FIN, Context, Grid, ServerApp, show_errors_in_one_line
 
 app = ServerApp()
