@@ -387,6 +387,16 @@ DECLARATIONS = {
         ONE_MARGIN,
         ("TrainingDescription", lambda r: {"n_margins": 3}),
     ),
+    "a column of margins with several levels": (
+        REGRESSOR(objective="reg:quantileerror", quantile_alpha=[0.2, 0.8]),
+        NUMBERS,
+        ("TargetDescription", lambda r: {"n_margins": 1}),
+    ),
+    "gradients that take the digits of all, with a first score in steps": (
+        REGRESSOR(objective="reg:absoluteerror"),
+        NUMBER_MARGINS,
+        ("TargetDescription", lambda r: {"size": 2.0**75}),
+    ),
     "margins without columns": (
         REGRESSOR(),
         NUMBER_MARGINS,

@@ -177,14 +177,18 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
             f" got {n_features}"
         )
     objective, parameter = OBJECTIVES[settings.objective], settings.parameter
+    n_outputs = n_outputs_of(settings.objective, parameter, len(described.classes))
+    check_columns(described.n_margins, n_outputs)  # before the next step, so that a liar is found
     _check_start(start, settings, described)
     scores: Sequence[Any]
     if start is not None:
         scores = start.base_scores
     else:
+        if objective.estimate in FIRST_SCORES:  # a liar is found before the steps for the scores
+            pooled = LabelSums.of_all(list(sums.values()))
+            _bits(settings, described, [pooled.total / max(pooled.weight, 1.0)])
         scores = yield from _base_scores(settings, described)
     margins = objective.link(scores).tolist()
-    check_columns(described.n_margins, len(margins))
     bits = _bits(settings, described, margins)
     cuts, levels = yield from _agree_on_bins(settings, start, described)
     training = Training(

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 # Times the largest value. Preprocessing, components and a sum can subtract three such numbers one
 # after the other: of the 53 binary digits of a value, 17 are left.
 FAR = 2.0**12
+FAR_FROM_ROW = 2.0**40  # times one value, of which a difference then keeps fewer than 13 bits
 TINY = 2.0**-400  # the square of a smaller number can be rounded to a multiple of the least float
 
 
@@ -116,11 +117,12 @@ class Partitioned(NamedTuple):
 
 
 def by_rounding(X: ArrayLike, centre: ArrayLike) -> Iterable[Ints]:
-    """Yield one group per row if a centre is so far from all rows that differences are rounded.
+    """Yield the rows as groups of their own next to which a centre is so far that they are rounded.
 
     Next to a centre that is much larger than all values, a difference keeps only the first digits
     of a value. The sum of such differences counts the values above a threshold, which the centre
-    sets. A partition with single rows makes a site with a minimum count decline the request.
+    sets. A partition with single rows makes a site with a minimum count decline the request. A few
+    large values, like a code for a missing one, do not hide that the others are rounded.
 
     Parameters
     ----------
@@ -132,13 +134,17 @@ def by_rounding(X: ArrayLike, centre: ArrayLike) -> Iterable[Ints]:
     --------
     >>> ages = np.array([3.0, 60.0, 97.0])
     >>> [groups.tolist() for groups in by_rounding(ages, 2.0**59)]
-    [[0, 1, 2]]
+    [[1, 2, 3]]
     >>> [*by_rounding(ages, 1000.0)]
     []
     """
-    largest = np.abs(np.nan_to_num(np.asarray(X, np.float64))).max(axis=0, initial=0)
-    if ((np.abs(centre) > FAR * largest) & (largest > 0)).any():
-        yield np.arange(len(np.asarray(X)))
+    sizes, distance = np.abs(np.nan_to_num(np.asarray(X, np.float64))), np.abs(centre)
+    largest = sizes.max(axis=0, initial=0)
+    alone = (distance > FAR * largest) & (largest > 0) | (distance > FAR_FROM_ROW * sizes)
+    alone &= sizes > 0
+    rows = alone if alone.ndim == 1 else alone.any(axis=1)
+    if rows.any():
+        yield np.where(rows, np.arange(1, len(rows) + 1), 0)
 
 
 def partitions(

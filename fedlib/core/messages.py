@@ -233,10 +233,10 @@ class Message(
         marks = arrays(self.reply).values()
         return sum(prod(float(lengths.get(axis, 1)) for axis in mark.axes) for mark in marks)
 
-    def effective(self) -> Mapping[str, Any]:
+    def effective(self, n_features: int) -> Mapping[str, Any]:
         """Return the parameters that this request amounts to, where a field does not state them.
 
-        A rule of a site about a parameter is about this value.
+        A rule of a site about a parameter is about this value, at a client with ``n_features``.
         """
         return {}
 

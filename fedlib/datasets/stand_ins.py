@@ -16,7 +16,7 @@ The data sets without a file: generated ones, and one that scikit-learn includes
 
 - Six sets of scikit-learn's example "Comparing different clustering algorithms on toy datasets",
   used by F (Chapter 2).
-- Three sets of `fedlib.datasets.stand_ins`, with the sizes of P's (§4.2), which were never published.
+- Three sets with the sizes of P's (§4.2), which were never published.
 - ``breast_cancer``, from scikit-learn.
 """
 

@@ -277,6 +277,9 @@ class ClusteringScoreClient(PointsClient):
         means += np.where(np.abs(error) > rounding, error, 0)  # equal centroids stay equal
         squares = _sums(codes, np.square(X - means[codes]), len(labels))
         n_noise = int((self.labels < 0).sum())
+        if n_noise < request.min_group_size:  # they are among the rows that are withheld
+            n_withheld += n_noise if request.noise == "exclude" else 0
+            n_noise = 0
         return LabelledMoments(labels, counts, means, squares, n_noise, n_withheld, self.features)
 
     @partitions(SumLabelledRows, terms=())

@@ -215,6 +215,10 @@ class CountScores(Message):
     n_bins: Bins
     n_groups: Bins
 
+    def effective(self, n_features: int) -> dict[str, int]:
+        """Return the count of parts of the probabilities, of which the groups are others."""
+        return {"n_bins": max(self.n_bins, self.n_groups)}
+
     def reply_lengths(self) -> dict[str, int]:
         return {"classes": 2, "bins": self.n_bins, "groups": self.n_groups}
 

@@ -3,14 +3,12 @@
 Every function takes the margins (n, outputs) of float32, the targets (n,), the weights (n,) of
 float32 and the objective's ``parameter``. The gradients (outputs, n, 2) are integer multiples of
 2**-bits, as in `fedlib.kernels.splits`; losses (n,) are those of the rows. Quantiles, absolute
-errors and expectiles are in `fedlib.kernels.forests`, survival times in `fedlib.kernels.objectives`.
+errors and expectiles are in `fedlib.kernels.forests`.
 
-Gradients and losses of survival times with censoring, in XGBoost's arithmetic.
-
-The functions take what those of `fedlib.kernels.objectives` take, with ``targets`` (n, 2): the
-earliest and the latest time of each row, of which the latter may be infinite. ``parameter`` is an
-array of two numbers: the distribution of the logarithm of a time (`NORMAL`, `LOGISTIC`,
-`EXTREME`), and its scale.
+The functions of survival times with censoring take ``targets`` (n, 2): the earliest and the latest
+time of each row, of which the latter may be infinite. Their ``parameter`` is an array of two
+numbers: the distribution of the logarithm of a time (`NORMAL`, `LOGISTIC`, `EXTREME`), and its
+scale.
 
 Source: A. Barnwal, H. Cho, T. Hocking, Survival regression with accelerated failure time model in
 XGBoost, Journal of Computational and Graphical Statistics 31, 2022.

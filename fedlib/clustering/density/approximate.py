@@ -88,6 +88,10 @@ class CountSmallCells(Message):
     eps: Eps
     rho: Rho
 
+    def effective(self, n_features: int) -> dict[str, float]:
+        """Return the side of the cells."""
+        return {"cell_size": cell_side(self.eps, self.rho, n_features)}
+
     def accept(self, reply: Message) -> Message:
         counted = accept_counts(cast(CellCounts, reply))
         if counted.cells.size and max(-counted.cells.min(), counted.cells.max()) > MAX_CELL:
@@ -338,11 +342,11 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     a small rho discloses nearly as much as the points rounded to the side of a cell.
 
     With an epsilon, the core cells of each cluster are a *span*: they show where the cluster is,
-    and some may be empty. The guarantee is weaker (proof: `fedlib.clustering.density.near_cells`). With
-    the margin t of the noise and a probability of at least 95 %, the core points of a cluster of
-    DBSCAN(eps, min_samples + 2 t) are in one span, and the points of a span are core points of one
-    cluster of DBSCAN(3 eps (1 + rho), min_samples). The margin grows with the square root of the
-    number of near cells, so it is smallest for ``rho=1``. It does not grow with the number of
+    and some may be empty. The guarantee is weaker (proof: `fedlib.clustering.density.near_cells`).
+    With the margin t of the noise and a probability of at least 95 %, the core points of a cluster
+    of DBSCAN(eps, min_samples + 2 t) are in one span, and the points of a span are core points of
+    one cluster of DBSCAN(3 eps (1 + rho), min_samples). The margin grows with the square root of
+    the number of near cells, so it is smallest for ``rho=1``. It does not grow with the number of
     points: choose ``min_samples`` well above it.
 
     False counts cannot be detected: a client that reports a chain of core cells joins the clusters

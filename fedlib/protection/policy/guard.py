@@ -316,7 +316,8 @@ class GuardedClient(Wrapper[GuardedState]):
             self._keep(members=members)
         asked = decode(request.request) if isinstance(request, MaskValues) else request
         for name, allowed in rules.parameters.items():
-            value = asked.effective().get(name, getattr(asked, name, allowed))
+            effective = asked.effective(getattr(self.inner, "n_features", 1))
+            value = effective.get(name, getattr(asked, name, allowed))
             if value is not allowed and not allowed.permits(value):
                 raise Forbidden("parameters", f"{name} must be {allowed}, got {value!r}")
         privacy = privacy_of(request)

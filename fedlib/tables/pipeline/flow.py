@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -42,6 +42,7 @@ Model = TypeVar("Model")
 
 QUARTILES = (0.25, 0.5, 0.75)
 EPS = np.finfo(np.float64).eps
+NEGLIGIBLE = 2.0**-28  # of the largest part of a component; see `PreprocessAndProject.marks`
 
 
 class Rules(NamedTuple):
@@ -154,6 +155,10 @@ def project_rows(
     check_n_components(n_components, fitted.n_columns, "pca")
     found = yield from find_scatter(aggregation, fitted.n_columns, bounds)
     model = principal_components(*found, n_components)
+    if bounds is None:  # a site with a minimum count declines what only adds rounding errors
+        weights = np.abs(model.components) * np.sqrt(np.diagonal(found[2]).clip(0))
+        counts = weights >= NEGLIGIBLE * weights.max(axis=1, keepdims=True)
+        model = replace(model, components=np.where(counts, model.components, 0.0))
     rules = msgspec.structs.asdict(fitted)
     projected = PreprocessAndProject(**rules, mean=model.mean, components=model.components)
     yield projected

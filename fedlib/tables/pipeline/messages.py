@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.client import by_rounding
+from fedlib.core.client import FAR_FROM_ROW, by_rounding
 from fedlib.core.columns import EMPTY, MAX_NUMBER, TEXT, RawTable, present, spelled_truth
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError, decode
 from fedlib.tables.components.messages import component_names, project
@@ -309,8 +309,23 @@ class PreprocessAndProject(Preprocess):
         result = Preprocess.transform_usable(unfilled, table)
         far = any(True for _ in by_rounding(np.asarray(result.X, np.float64), self.mean))
         tiny = (np.abs(self.components) < TINY) & (self.components != 0)
-        alone = np.arange(len(table)) * float(far or tiny.any())
+        rounded = bool(tiny.any()) or self._rounds(np.asarray(result.X, np.float64))
+        alone = np.arange(len(table)) * float(far or rounded)
         return np.column_stack([super().marks(table), alone])
+
+    def _rounds(self, X: Floats) -> bool:
+        """Return whether a component adds to a feature so much more that it keeps few bits of it.
+
+        Such a sum tells the rows above a threshold, which the components and the mean set.
+        """
+        if not len(X):
+            return False
+        with np.errstate(over="ignore", invalid="ignore"):
+            sizes = np.abs(X - self.mean)
+            usual = np.nanmedian(np.where(sizes > 0, sizes, np.nan), axis=0)
+            least = np.abs(self.components) * np.nan_to_num(usual)
+            most = (np.abs(self.components) * sizes.max(axis=0)).max(axis=1, keepdims=True)
+            return bool(((least > 0) & (most > FAR_FROM_ROW * least)).any())
 
     def transform_usable(self, table: RawTable) -> Transformed:
         """Transform the rows that can be transformed, and return their principal components.

@@ -325,7 +325,7 @@ class CountBins(TableRequest):
     def work(self) -> float:
         return float(len(self.columns))
 
-    def effective(self) -> dict[str, int]:
+    def effective(self, n_features: int) -> dict[str, int]:
         """Return the count of parts of all intervals of a column."""
         return {"n_bins": int(np.bincount(self.columns).max(initial=0)) * self.n_bins}
 

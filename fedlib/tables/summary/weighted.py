@@ -137,7 +137,7 @@ class SumWeightedColumns(SumRows):
     def n_values(self) -> int:
         return 1 + len(self.columns) * (4 + self.n_bins) + len(self.categories)
 
-    def effective(self) -> dict[str, int]:
+    def effective(self, n_features: int) -> dict[str, int]:
         """Return that rare categories are counted, too, if they are in the clear or masked."""
         return {"min_count": 1} if self.categories and self.privacy is None else {}
 

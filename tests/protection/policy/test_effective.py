@@ -5,11 +5,13 @@ import pandas as pd
 import pytest
 from all_protocols import CASES, make_client
 
-from fedlib.clustering.density.approximate import ApproximateDBSCANClient
+from fedlib.clustering.density.approximate import ApproximateDBSCANClient, CountSmallCells
 from fedlib.clustering.density.bounded_cells import CountGrid, CountWithNoise
 from fedlib.clustering.density.near_cells import cell_side
 from fedlib.core.client import Unanswerable
 from fedlib.core.messages import Declined, MessageError, decode, encode
+from fedlib.evaluation.messages import CountScores
+from fedlib.evaluation.predictions import EvaluationClient
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Privacy
 from fedlib.sites.site import make_estimator
@@ -74,6 +76,26 @@ def test_weighted_sums_count_rare_categories_which_a_rule_forbids():
         request = SumWeightedColumns(bounds, age, 0, 1.0, texts, lengths, names)
         site = GuardedClient(SummaryClient(table), Policy.from_dict(rules), "summary")
         assert (site.answer(request) != Declined("parameters")) == permitted
+
+
+@pytest.mark.parametrize(
+    ("request_class", "arguments", "rule", "permitted"),
+    [
+        (CountScores, ((0, 1), 10, 10), {"n_bins": {"max": 10}}, True),
+        (CountScores, ((0, 1), 10, 11), {"n_bins": {"max": 10}}, False),
+        (CountSmallCells, (1.0, 0.5), {"cell_size": {"min": 0.1}}, True),
+        (CountSmallCells, (1.0, 0.4), {"cell_size": {"min": 0.1}}, False),
+    ],
+)
+def test_other_names_of_a_parameter_are_it(request_class, arguments, rule, permitted):
+    X = np.random.default_rng(0).random((50, 4))
+    probabilities = np.column_stack([1 - X[:, 0], X[:, 0]])
+    client, protocol = ApproximateDBSCANClient(X), "approximate-dbscan"
+    if request_class is CountScores:
+        client, protocol = EvaluationClient((probabilities, np.arange(50) % 2)), "evaluation"
+    policy = Policy.from_dict({"protocols": {protocol: {"parameters": rule}}})
+    reply = GuardedClient(client, policy, protocol).answer(request_class(*arguments))
+    assert (reply != Declined("parameters")) == permitted
 
 
 # Every parameter that a rule can be about -------------------------------------------------------

@@ -32,6 +32,7 @@ from fedlib.core.client import Client, handles, partitions
 from fedlib.core.messages import Declined, Done, Message, MessageError, encode
 from fedlib.core.protocol import run
 from fedlib.core.wrapping import WrappingClient
+from fedlib.evaluation.clustering import ClusteringScoreClient
 from fedlib.evaluation.messages import CountClassScores, CountScores, SumErrors, SumLabelledRows
 from fedlib.evaluation.numbers import RegressionScoreClient
 from fedlib.protection.policy import GuardedClient, Policy
@@ -406,6 +407,69 @@ def test_preprocessing_that_rounds_rows_is_declined(rules, answered):
     site = guarded(PipelineClient(ages, FederatedKMeansClient))
     assert site.answer(rules) == Done()
     assert isinstance(site.answer(SumScatter(np.zeros(1))), Declined) != answered
+
+
+def mix(centre, spread, mean=0.0):
+    """Return rules whose first component is ``centre - age + income / spread``."""
+    zeros = np.zeros(2)
+    return PreprocessAndProject(
+        *((), zeros.astype(np.uint8), (), "fill", zeros, np.array([centre, 0.0])),
+        *(np.array([1.0, spread]), zeros.astype(np.int64), (), "ignore", np.full(2, mean)),
+        np.array([[-1.0, 1.0], [1.0, 0.0]]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "answered"),
+    [
+        (mix(50.0, 1000.0), True),
+        (mix(50.0, 1e9), True),
+        (mix(3e5, 2 * 2e5 / np.spacing(3e5)), False),  # an income above 2e5 adds the last bit
+        (mix(0.0, 1e15, mean=1.0), False),
+    ],
+)
+def test_a_component_that_rounds_a_feature_is_declined(rules, answered):
+    table = np.column_stack([AGES, RNG.uniform(1e4, 5e4, len(AGES))])
+    site = guarded(PipelineClient(table, FederatedKMeansClient))
+    assert site.answer(rules) == Done()
+    assert isinstance(site.answer(SumScatter(np.zeros(2))), Declined) != answered
+
+
+def test_codes_for_missing_values_do_not_hide_that_the_others_are_rounded():
+    """Next to 2**59, the 59 ages up to 60 are equal, and that of 97 is another number."""
+    nodata = np.full(10, np.finfo(np.float32).min)
+    for centre, answered in ((50.0, True), (FAR, False)):
+        site = guarded(PipelineClient(np.append(AGES, nodata)[:, None], FederatedKMeansClient))
+        zero = np.zeros(1)
+        site.answer(
+            Preprocess(
+                *((), np.zeros(1, np.uint8), (), "fill", zero, np.array([centre]), zero + 1),
+                *(np.zeros(1, np.int64), (), "ignore"),
+            )
+        )
+        asked = SumClusters(np.array([[[-centre], [nodata[0]]]]))
+        assert isinstance(site.answer(asked), Declined) != answered
+
+
+@pytest.mark.parametrize("n_components", [1, 2, 3])
+def test_components_of_unrelated_columns_are_answered(n_components):
+    """What adds only rounding errors to a component is left out of it."""
+    columns = RNG.normal(size=(3, 200)) * [[1e6], [1.0], [1e-6]]
+    parts = {n: columns[:, i::4].T.copy() for i, n in enumerate("ABCD")}
+    sites = {n: guarded(PipelineClient(X, FederatedKMeansClient), name=n) for n, X in parts.items()}
+    start = {"init": np.zeros((1, n_components)), "n_init": 1, "max_iter": 2}
+    model = FederatedPipeline(FederatedKMeans(1, **start), pca=n_components)
+    model.fit(Recorder(sites))
+    assert model.model_.rules.n_new == n_components
+
+
+def test_few_rows_of_noise_are_withheld():
+    labels = np.repeat([0, 1, 2, -1], [20, 20, 12, 2])
+    for noise in ("exclude", "cluster"):
+        site = guarded(ClusteringScoreClient((np.arange(54.0)[:, np.newaxis], labels)))
+        reply = site.answer(SumLabelledRows(noise, 15, 10))
+        assert (reply.n_noise, reply.n_withheld) == (0, 14)
+        assert site.answer(SumLabelledRows(noise, 1, 10)) == SMALL
 
 
 def test_what_a_client_does_not_handle_makes_the_guard_forget_nothing():
