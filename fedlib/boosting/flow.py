@@ -4,36 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fedlib.boosting.agreed import RoundReport
-from fedlib.boosting.categories import agree_on_categories, agree_on_kinds, listed
+from fedlib.boosting.categories import agree_on_categories, listed
 from fedlib.boosting.checks import DeclaredRows
-from fedlib.boosting.classes import (
-    agree_on_kind,
-    agree_on_two_classes,
-    class_weights,
-    warn_of_one_class,
-)
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
-from fedlib.boosting.data import agree_on_margins, check_columns, check_precision
-from fedlib.boosting.described import Described, agree_on_names, check_weight
-from fedlib.boosting.descriptions import (
-    DescribeTargets,
-    DescribeTraining,
-    TargetDescription,
-    TrainingDescription,
-)
+from fedlib.boosting.data import check_columns, check_precision
+from fedlib.boosting.described import Described, describe
 from fedlib.boosting.first_scores import FIRST_SCORES
 from fedlib.boosting.growers import Grower, TopSplits, UnionSplits
 from fedlib.boosting.histograms import HistogramGrower
 from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.leaves import leaves
 from fedlib.boosting.lossguide import LossguideGrower
-from fedlib.boosting.messages import BeginBoosting, Class, KeepTrees, Levels, StartTrees
+from fedlib.boosting.messages import BeginBoosting, KeepTrees, Levels, StartTrees
 from fedlib.boosting.objectives import OBJECTIVES, n_outputs_of, options_of, unit_bits
 from fedlib.boosting.private import PrivateGrower, describe_privately
 from fedlib.boosting.scores import Validation
@@ -41,12 +28,10 @@ from fedlib.boosting.secure import SECURE_GROWERS, describe_securely
 from fedlib.boosting.settings import Settings
 from fedlib.boosting.training import Training
 from fedlib.boosting.trees import BoostedTrees, Tree, stack_sets
-from fedlib.core.agreement import agree_on_features, settle
 from fedlib.core.names import check_names
-from fedlib.core.protocol import Flow, Replies
+from fedlib.core.protocol import Flow
 from fedlib.protection.sums import NoisySums
 
-REMEDY = "; objective='multi:softprob' allows more"
 ROOM = 2.0**8  # for sums that grow from those at base margins
 NO_CUTS = Cuts(np.zeros(1, np.int64), np.empty(0, np.float32))
 GROWERS: dict[str, type[Grower]] = {
@@ -162,7 +147,7 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
     elif settings.aggregation.masked:
         described = yield from describe_securely(settings)
     else:
-        described = yield from _describe(settings)
+        described = yield from describe(settings)
         if settings.by_classes:
             settings = settings.decided(len(described.classes))
     if start is not None and not described.features:
@@ -233,57 +218,6 @@ def _bits(settings: Settings, described: Described, margins: Sequence[float]) ->
     return bits
 
 
-def _describe(settings: Settings) -> Flow[Described]:
-    """Ask each client to describe its rows."""
-    if settings.is_regression:
-        request = DescribeTargets(
-            settings.objective,
-            settings.parameter,
-            settings.learning_rate,
-            *_held_out(settings),
-            settings.agreed is not None,
-        )
-        replies = yield from settings.aggregation.describe(
-            request, agree_on_kinds, agree_on_margins
-        )
-        classes: list[Class] = []
-        sums = {name: _target_sums(reply) for name, reply in replies.items()}
-        check_weight(sum(of_client.weight for of_client in sums.values()))
-    else:
-        training = DescribeTraining(
-            settings.learning_rate, *_held_out(settings), settings.agreed is not None
-        )
-        replies = yield from settings.aggregation.describe(
-            training, agree_on_kinds, agree_on_kind, agree_on_margins
-        )
-        only_two = settings.objective == "binary:logistic" and not settings.by_classes
-        if only_two:
-            replies = yield from settle(replies, partial(agree_on_two_classes, remedy=REMEDY))
-        classes, _ = class_weights(replies, only_two=only_two)
-        if settings.method != "histogram":
-            warn_of_one_class(replies, settings.method)
-        scale = settings.scale_pos_weight if len(classes) == 2 else 1.0
-        sums = {name: _class_sums(reply, classes).scaled(scale) for name, reply in replies.items()}
-    return Described(
-        sums=sums,
-        n_rows={name: int(reply.n_rows) for name, reply in replies.items()},
-        classes=classes,
-        n_features=agree_on_features(replies),
-        features=agree_on_names(replies),
-        texts=agree_on_kinds(replies),
-        learning_rate=_mean_learning_rate(
-            replies, {name: of_client.weight for name, of_client in sums.items()}
-        ),
-        replies=replies,
-        first_sizes={name: getattr(reply, "size", 0.0) for name, reply in replies.items()}
-        if any(reply.has_margins for reply in replies.values())
-        else None,
-        own_weights={name: reply.total_weight for name, reply in replies.items()}
-        if any(reply.has_weights for reply in replies.values())
-        else None,
-    )
-
-
 def _agree_on_bins(
     settings: Settings, start: BoostedTrees | None, described: Described
 ) -> Flow[tuple[Cuts, Levels]]:
@@ -345,12 +279,6 @@ def _check_texts(
         raise ValueError(
             f"features {listed(fewer, names)} must contain text, as in the model; got numbers"
         )
-
-
-def _held_out(settings: Settings) -> tuple[float, int]:
-    """Return how clients draw their rows for validation."""
-    fraction = settings.validation_fraction
-    return fraction, settings.seed if fraction else 0
 
 
 def _begin_boosting(training: Training) -> BeginBoosting:
@@ -420,34 +348,6 @@ def _check_start(start: BoostedTrees | None, settings: Settings, described: Desc
             raise ValueError(f"the {what} must be that of the model, {of_model!r}; got {of_run!r}")
     if start.has_margins and described.first_sizes is None:
         raise ValueError("the rows need base_margin like those of the model; got none")
-
-
-def _target_sums(reply: TargetDescription) -> LabelSums:
-    return LabelSums(
-        weight=reply.weight,
-        total=reply.total,
-        squares=reply.squares,
-        gradient=reply.gradient,
-        hessian=reply.hessian,
-    )
-
-
-def _class_sums(reply: TrainingDescription, classes: Sequence[Class]) -> LabelSums:
-    """Return the weight of a client's rows in each class of all clients."""
-    weights = dict(zip(reply.classes, reply.weights.tolist(), strict=True))
-    return LabelSums(
-        weight=float(reply.weights.sum()),
-        classes=tuple(weights.get(label, 0.0) for label in classes),
-    )
-
-
-def _mean_learning_rate(replies: Replies, weights: dict[str, float]) -> float:
-    """Return the mean of the clients' learning rates, weighted by rows and rounded to float32."""
-    rates = {name: reply.learning_rate for name, reply in replies.items()}
-    if len(set(rates.values())) == 1:  # not changed by rounding errors of a mean
-        return float(np.float32(next(iter(rates.values()))))
-    total = sum(weights.values())
-    return float(np.float32(sum(rate * weights[name] for name, rate in rates.items()) / total))
 
 
 def _with_trees(request: type[KeepTrees], trees: Sequence[Tree], training: Training) -> KeepTrees:
