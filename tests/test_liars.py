@@ -30,7 +30,7 @@ from fedlib import (
     LeaveOneSiteOut,
 )
 from fedlib.boosting.client import RegressionClient
-from fedlib.core.agreement import Disagreement
+from fedlib.core.aggregation import Disagreement
 from fedlib.core.messages import Declined, encode
 from fedlib.core.registry import protocols
 from fedlib.sites.leave_one_out import LeftOutClient

@@ -37,7 +37,7 @@ from fedlib import (
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.clustering.density.vertical import VerticalDBSCANClient
 from fedlib.clustering.kmeans.messages import ClusterSums, SumClusters
-from fedlib.core.agreement import Disagreement
+from fedlib.core.aggregation import Disagreement
 from fedlib.core.messages import Declined, Failure, arrays, decode, encode
 from fedlib.core.protocol import TooFewClients
 from fedlib.protection.secure import ImpossibleSum, SecureClient, simulated_identities

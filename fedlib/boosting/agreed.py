@@ -19,7 +19,7 @@ from fedlib.boosting.categories import listed
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.messages import Levels
 from fedlib.boosting.trees import BoostedTrees
-from fedlib.core.agreed_columns import AgreedColumns
+from fedlib.core.aggregation import AgreedColumns
 from fedlib.core.columns import NUMBER, TEXT
 from fedlib.core.names import check_names
 from fedlib.core.points import Bounds, check_bounds

@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.boosting.agreed import RoundReport, agreed_features, problems_of, rates_of
 from fedlib.boosting.categories import listed, read_table, unknown_categories
 from fedlib.boosting.classes import Class
-from fedlib.boosting.constraints import Constrained
 from fedlib.boosting.cuts import MAX_VALUE, bounded_cuts
 from fedlib.boosting.data import (
     NO_MARGINS,
@@ -35,24 +34,26 @@ from fedlib.boosting.settings import (
     NOT_PRIVATE,
     NOT_SECURE,
     POISSON_STEP,
+    Constrained,
     Settings,
 )
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.boosting.validated import Validated
-from fedlib.core.agreed_columns import AgreedColumns
+from fedlib.core.aggregation import AgreedColumns
 from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
 from fedlib.core.parameters import (
     KW_ONLY,
     Fraction,
+    Interval,
     Kind,
     OptionalBounds,
     OptionalPositiveInt,
     RandomSource,
+    StrOptions,
 )
 from fedlib.core.protocol import Flow
 from fedlib.core.search import Once
-from fedlib.core.validation import Interval, StrOptions
 
 
 class Boosted(Exported, Explained, Validated, Constrained):

@@ -24,14 +24,15 @@ from numpy.typing import NDArray
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.data import check_rows
 from fedlib.boosting.messages import Levels
-from fedlib.core.agreement import MAX_SHOWN, agree_on_kind, exclude
+from fedlib.core.aggregation import MAX_SHOWN, agree_on_kind, exclude
 from fedlib.core.array_fields import OF_CLIENT
 from fedlib.core.array_types import Bools, Floats32
 from fedlib.core.client import Unanswerable
 from fedlib.core.columns import EMPTY, NUMBER, TEXT, TRUTH, as_categories, read_columns
 from fedlib.core.messages import Array, Message, MessageError
-from fedlib.core.names import composed, feature_names, printable
+from fedlib.core.names import feature_names
 from fedlib.core.protocol import Flow, Replies
+from fedlib.core.texts import composed, printable
 from fedlib.tables.summary.messages import Category, split
 
 MAX_CATEGORIES = 2**12  # of one feature; a set of them has as many bits

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedlib.core.agreement import Disagreement, agree
+from fedlib.core.aggregation import Disagreement, agree
 from fedlib.core.labels import read_classes, truth_spelling
 
 Class = bool | int | float | str

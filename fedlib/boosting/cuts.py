@@ -32,7 +32,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.core.agreement import exclude
+from fedlib.core.aggregation import exclude
 from fedlib.core.array_types import Bools, Floats, Floats32, Ints
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.boosting.objectives import OBJECTIVES
-from fedlib.core.agreement import Disagreement, agree
+from fedlib.core.aggregation import Disagreement, agree
 from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
 from fedlib.core.columns import REPLACE
@@ -220,7 +220,7 @@ def agree_on_margins(described: Mapping[str, Any]) -> None:
     >>> agree_on_margins({"A": Reply(has_margins=True), "B": Reply(has_margins=False)})
     Traceback (most recent call last):
     ...
-    fedlib.core.agreement.Disagreement: clients disagree on base_margin, which all or none must \
+    fedlib.core.aggregation.Disagreement: clients disagree on base_margin, which all or none must \
 have: given at 'A'; not given at 'B'
     """
     given = {name: "given" if one.has_margins else "not given" for name, one in described.items()}
@@ -254,7 +254,7 @@ def check_precision(sizes: Mapping[str, float], weights: Mapping[str, float], bi
     >>> check_precision({"A": 5.0, "B": 2.0**80, "C": 3.0}, {"A": 5.0, "B": 1.0, "C": 3.0}, -28)
     Traceback (most recent call last):
     ...
-    fedlib.core.agreement.Disagreement: the gradients of client 'B' are so large, 1.2e+24, that \
+    fedlib.core.aggregation.Disagreement: the gradients of client 'B' are so large, 1.2e+24, that \
 those of most others would be rounded to nothing
     """
     least = 2.0 ** (DIGITS - bits)

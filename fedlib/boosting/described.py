@@ -26,9 +26,9 @@ from fedlib.boosting.descriptions import (
 )
 from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.settings import Settings
-from fedlib.core.agreement import MAX_SHOWN, agree_on_features, settle
-from fedlib.core.names import printable
+from fedlib.core.aggregation import MAX_SHOWN, agree_on_features, settle
 from fedlib.core.protocol import Flow, Replies
+from fedlib.core.texts import printable
 
 REMEDY = "; objective='multi:softprob' allows more"
 

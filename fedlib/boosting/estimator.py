@@ -39,9 +39,8 @@ from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.client import Client
 from fedlib.core.labels import read_classes, read_weights
-from fedlib.core.parameters import KW_ONLY, Flag, Kind, OptionalPositiveFloat
+from fedlib.core.parameters import KW_ONLY, Flag, Interval, Kind, OptionalPositiveFloat, StrOptions
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import Interval, StrOptions
 
 
 class FederatedXGBClassifier(ClassifierMixin, Boosted):
@@ -193,7 +192,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         None,
         """
         λ of (3.1), in 0..1e30; by default 1, and with `epsilon` more, in proportion to the noise
-        (`fedlib.boosting.private.penalty`).
+        (`fedlib.boosting.secure.penalty`).
         """,
     ] = None
     gamma: Annotated[

@@ -18,7 +18,7 @@ from fedlib.boosting.rules import NEWEST_RULES, RulesName, rules_of
 from fedlib.boosting.trees import BoostedTrees, Tree, children
 from fedlib.core.array_types import Bytes, Floats32
 from fedlib.core.labels import read_classes
-from fedlib.core.names import composed
+from fedlib.core.texts import composed
 from fedlib.kernels.buckets import BY_CATEGORY
 from fedlib.kernels.histograms import BELOW_ALL
 

@@ -23,7 +23,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.boosting.checks import reasons
 from fedlib.boosting.cuts import float_keys, float_values
 from fedlib.boosting.described import Described
 from fedlib.boosting.label_sums import LabelSums, largest_root, mean
@@ -41,6 +40,7 @@ from fedlib.boosting.objectives import (
     sum_in_order,
     unit_bits,
 )
+from fedlib.boosting.training import reasons
 from fedlib.core.array_types import Floats, Floats32, Ints
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow, Replies

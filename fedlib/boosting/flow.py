@@ -10,23 +10,24 @@ import numpy as np
 
 from fedlib.boosting.agreed import RoundReport
 from fedlib.boosting.categories import agree_on_categories, listed
-from fedlib.boosting.checks import DeclaredRows
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
 from fedlib.boosting.data import check_columns, check_precision
 from fedlib.boosting.described import Described, describe
 from fedlib.boosting.first_scores import FIRST_SCORES
 from fedlib.boosting.growers import Grower, TopSplits, UnionSplits
-from fedlib.boosting.histograms import HistogramGrower
+from fedlib.boosting.histograms import HistogramGrower, LossguideGrower
 from fedlib.boosting.label_sums import LabelSums
-from fedlib.boosting.leaves import leaves
-from fedlib.boosting.lossguide import LossguideGrower
 from fedlib.boosting.messages import BeginBoosting, KeepTrees, Levels, StartTrees
 from fedlib.boosting.objectives import OBJECTIVES, n_outputs_of, options_of, unit_bits
-from fedlib.boosting.private import PrivateGrower, describe_privately
 from fedlib.boosting.scores import Validation
-from fedlib.boosting.secure import SECURE_GROWERS, describe_securely
+from fedlib.boosting.secure import (
+    SECURE_GROWERS,
+    PrivateGrower,
+    describe_privately,
+    describe_securely,
+)
 from fedlib.boosting.settings import Settings
-from fedlib.boosting.training import Training
+from fedlib.boosting.training import DeclaredRows, Training, leaves
 from fedlib.boosting.trees import BoostedTrees, Tree, stack_sets
 from fedlib.core.names import check_names
 from fedlib.core.protocol import Flow

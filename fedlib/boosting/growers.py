@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.boosting.checks import ROUNDING, NodeHistory, reasons
 from fedlib.boosting.first_scores import ResidualSums, SumRoots, differ, squared_mean_roots
 from fedlib.boosting.label_sums import largest_root
-from fedlib.boosting.leaves import Round, finish_round, leaves
 from fedlib.boosting.messages import (
     MAX_SUM,
     MAX_WEIGHT,
@@ -23,9 +21,17 @@ from fedlib.boosting.messages import (
     SumLeaves,
     unchecked_copy,
 )
-from fedlib.boosting.training import Training
+from fedlib.boosting.training import (
+    ROUNDING,
+    NodeHistory,
+    Round,
+    Training,
+    finish_round,
+    leaves,
+    reasons,
+)
 from fedlib.boosting.trees import Tree, children, tree_totals
-from fedlib.core.agreement import exclude
+from fedlib.core.aggregation import exclude
 from fedlib.core.array_types import Bools, Bytes, Floats, Floats32, Ints, Ints32
 from fedlib.core.messages import Message
 from fedlib.core.protocol import Flow, Replies

@@ -19,16 +19,15 @@ from fedlib.boosting.data import check_allowed, check_labels, check_size, row_li
 from fedlib.boosting.flow import boosting
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.boosting.objectives import DISTRIBUTIONS, OBJECTIVES
-from fedlib.boosting.private import MAX_GRADIENT, default_gradient
 from fedlib.boosting.scores import METRICS
+from fedlib.boosting.secure import MAX_GRADIENT, default_gradient
 from fedlib.boosting.settings import Settings
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats
 from fedlib.core.client import Client
 from fedlib.core.labels import read_targets, read_weights
-from fedlib.core.parameters import KW_ONLY, Flag, Kind, OptionalPositiveFloat
+from fedlib.core.parameters import KW_ONLY, Flag, Interval, Kind, OptionalPositiveFloat, StrOptions
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import Interval, StrOptions
 
 OF_NUMBERS = {name for name in OBJECTIVES if name.startswith(("reg:", "count:", "survival:"))}
 MAX_LEVELS = 2**10
@@ -165,7 +164,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         None,
         """
         The L2 penalty on the weight of a leaf, in 0..1e30; by default 1, and with `epsilon` more,
-        in proportion to the noise (`fedlib.boosting.private.penalty`).
+        in proportion to the noise (`fedlib.boosting.secure.penalty`).
         """,
     ] = None
     gamma: Annotated[

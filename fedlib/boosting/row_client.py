@@ -110,7 +110,7 @@ def new_splits(state: Growing, request: Growth) -> tuple[Decisions, int]:
 
     The children of each split are nodes that did not exist before. Otherwise the rows of two
     outputs could meet in a node, and a row could change a histogram by more than
-    `fedlib.boosting.private.row_sensitivity`. If the children exist, the request is repeated and
+    `fedlib.boosting.secure.row_sensitivity`. If the children exist, the request is repeated and
     the rows have moved: there are no new splits.
     """
     decisions, parents = request.decisions, getattr(request, "parents", ())

@@ -38,10 +38,10 @@ from fedlib.boosting.messages import (
     unchecked_copy,
 )
 from fedlib.boosting.objectives import OBJECTIVES, sum_in_order
-from fedlib.boosting.private import clipped, gradient_limits, row_sensitivity
 from fedlib.boosting.row_client import Growing, HeldOut, finite, first_child, new_splits, roots
 from fedlib.boosting.rules import RULES
 from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
+from fedlib.boosting.secure import clipped, gradient_limits, row_sensitivity
 from fedlib.boosting.trees import add_margins
 from fedlib.core.array_types import Floats32, Ints, Ints32
 from fedlib.core.client import Unanswerable, handles, partitions

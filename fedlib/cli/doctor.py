@@ -24,7 +24,7 @@ from fedlib.cli.join import (
     read_policy,
     read_schema,
 )
-from fedlib.core.names import printable
+from fedlib.core.texts import printable
 
 with extra("http"):
     from fedlib.transports.http.diagnosis import Finding, diagnose

@@ -25,11 +25,11 @@ from fedlib.cli.common import (
     read_token,
     reading,
     reading_options,
+    report,
     writing,
 )
-from fedlib.cli.log import report
-from fedlib.core.names import printable
-from fedlib.tables.read_options import ReadOptions
+from fedlib.core.texts import printable
+from fedlib.tables.streams import ReadOptions
 from fedlib.transports.http.limits import CannotJoin
 
 if TYPE_CHECKING:

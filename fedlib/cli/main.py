@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from fedlib import __version__
-from fedlib.cli.log import FORMATS, configure, handler, in_json, report
-from fedlib.core.names import printable
+from fedlib.cli.common import FORMATS, configure, handler, in_json, report
+from fedlib.core.texts import printable
 
 # The module, the attribute and the help text of each command. The text is repeated here so that
 # the list of commands imports none of them.
@@ -34,7 +34,7 @@ COMMANDS = {
         "Print what this site remembers about the rows in DATA, or unlock the site.",
     ),
     "predict": ("predict", "predict", "Write the clusters or classes of new rows."),
-    "protocols": ("protocols", "list_protocols", "List the protocols and their disclosures."),
+    "protocols": ("inspect", "list_protocols", "List the protocols and their disclosures."),
     "schema": ("schema", "schema", "Draft the schema of a study, or check rows against it."),
     "serve": ("serve", "serve", "Wait for the sites, run a protocol, write model and ledger."),
     "token": ("tokens", "token", "Create a secret token for each client NAME."),

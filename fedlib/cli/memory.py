@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fedlib.cli.common import EXISTING
-from fedlib.core.names import printable
+from fedlib.core.texts import printable
 
 
 @click.command()

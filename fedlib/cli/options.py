@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from fedlib.cli.common import CLIENT, EXISTING, parameter_docs
-from fedlib.core.agreed_columns import AgreedColumns
+from fedlib.core.aggregation import AgreedColumns
 from fedlib.core.estimator import Federated
+from fedlib.core.parameters import Interval, StrOptions
 from fedlib.core.registry import protocols
-from fedlib.core.validation import Interval, StrOptions
 from fedlib.sites.leave_one_out.estimator import LeaveOneSiteOut, check_validated
 from fedlib.sites.site import argument_types
 from fedlib.tables.alignment import check_alignable

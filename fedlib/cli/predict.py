@@ -20,21 +20,21 @@ from fedlib.cli.common import (
     read_schema,
     reading,
     reading_options,
+    report,
     writing,
 )
-from fedlib.cli.log import report
 from fedlib.core.client import roles_of
 from fedlib.core.estimator import Federated
-from fedlib.core.names import printable
 from fedlib.core.registry import innermost
+from fedlib.core.texts import printable
 from fedlib.protection.estimator import is_protected
 from fedlib.sites.models import ModelFileError, load
 from fedlib.tables.files import write_labels
 
 if TYPE_CHECKING:
     from fedlib.tables.files import Table
-    from fedlib.tables.read_options import ReadOptions
     from fedlib.tables.schema import Schema
+    from fedlib.tables.streams import ReadOptions
 
 
 def _predict(

@@ -90,7 +90,7 @@ def check(file: Path, data: Path, sheet: str | None) -> None:
     lines depend on single rows, so they must not leave the site. The exit status is 1 if something
     must be fixed.
     """
-    from fedlib.core.names import printable
+    from fedlib.core.texts import printable
     from fedlib.tables.schema import Schema
 
     with naming(file):

@@ -23,9 +23,10 @@ from fedlib.cli.common import (
     FOLDER,
     check_folder,
     extra,
+    in_json,
+    report,
     writing,
 )
-from fedlib.cli.log import in_json, report
 from fedlib.cli.options import (
     align_options,
     parameter_options,
@@ -36,9 +37,9 @@ from fedlib.cli.tokens import make_tokens, read_clients
 from fedlib.core.estimator import Federated
 from fedlib.core.journal import JournalError, run_id
 from fedlib.core.ledger import Ledger
-from fedlib.core.names import printable
 from fedlib.core.protocol import TooFewClients
 from fedlib.core.registry import innermost, protocols
+from fedlib.core.texts import printable
 from fedlib.protection.estimator import is_protected
 from fedlib.sites.models import ModelFileError, save
 from fedlib.tables.columns import csv_bytes

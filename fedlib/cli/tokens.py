@@ -12,7 +12,7 @@ import msgspec
 
 from fedlib.cli.common import FOLDER, extra, writing
 from fedlib.core.ledger import SERVER
-from fedlib.core.names import read_edited
+from fedlib.core.texts import read_edited
 
 PUBLIC = "keys.json"
 NAME = re.compile(r"\w[\w.-]{0,63}", re.ASCII)

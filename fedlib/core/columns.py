@@ -25,16 +25,9 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.core.array_types import Bools, Bytes, Floats, Ints
-from fedlib.core.labels import check_characters
-from fedlib.core.names import (
-    DATE,
-    as_table,
-    check_axes,
-    composed,
-    feature_names,
-    numbers_in_form,
-    order,
-)
+from fedlib.core.labels import DATE, check_characters, numbers_in_form
+from fedlib.core.names import as_table, check_axes, feature_names, order
+from fedlib.core.texts import composed
 
 NUMBER, TEXT, EMPTY = range(3)  # the kinds of columns
 KIND_NAMES = {NUMBER: "numbers", TEXT: "text", EMPTY: "no values"}

@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.core.agreement import agree_on_features
+from fedlib.core.aggregation import agree_on_features
 from fedlib.core.array_types import Floats
 from fedlib.core.client import Client
 from fedlib.core.columns import check_no_identifiers
@@ -26,11 +26,10 @@ from fedlib.core.in_process import InProcess, Parts
 from fedlib.core.journal import Journal
 from fedlib.core.ledger import Ledger
 from fedlib.core.names import in_common_order, in_order
-from fedlib.core.parameters import declare
+from fedlib.core.parameters import declare, plain_value
 from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow, Host, TooFewClients, Transport, run
 from fedlib.core.search import searching
-from fedlib.core.validation import plain_value
 
 
 @dataclass_transform()

@@ -6,142 +6,15 @@ another table into it. A table without names is taken in the order that it has.
 
 from __future__ import annotations
 
-import codecs
-import re
 import sys
-import unicodedata
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-MARKS = {  # the longer marks come first, since that of UTF-16 begins that of UTF-32
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-
-
-def marked_encoding(data: bytes) -> str | None:
-    """Return the encoding whose byte order mark begins some bytes; None without a mark."""
-    return next((name for mark, name in MARKS.items() if data.startswith(mark)), None)
-
-
-def without_mark(data: bytes) -> bytes:
-    """Return the bytes of a text in UTF-8, and without the byte order mark of an editor.
-
-    Examples
-    --------
-    >>> without_mark("\ufeffmin_count = 5".encode()), without_mark("5".encode("utf-16"))
-    (b'min_count = 5', b'5')
-    """
-    encoding = marked_encoding(data)
-    return data if encoding is None else data.decode(encoding, "replace").encode()
-
-
-def read_edited(path: str | Path) -> bytes:
-    """Return the bytes of a file that people edit: a policy, a key, a token, or a schema.
-
-    Editors and shells of Windows begin such a file with a byte order mark, or write UTF-16.
-
-    Raises
-    ------
-    OSError
-        When the file cannot be read.
-    """
-    return without_mark(Path(path).read_bytes())
-
-
-def composed(text: str) -> str:
-    r"""Return a text with composed characters (Unicode's NFC): é is one character, and not two.
-
-    Some programs write é as e and an accent, which looks the same. All names, categories, classes
-    and identifiers are read by this function, so that they meet between sites.
-
-    Examples
-    --------
-    >>> len("Ge\u0301rard"), len(composed("Ge\u0301rard"))
-    (7, 6)
-    """
-    return unicodedata.normalize("NFC", text)
-
-
-def printable(text: str, length: int = 2000) -> str:
-    r"""Return a text without control characters, shortened: a part of it may come from a site.
-
-    Parameters
-    ----------
-    text : str
-    length : int, default=2000
-        The maximum number of characters before the ellipsis.
-
-    Examples
-    --------
-    >>> print(printable("\x1b[2J finished", 12))
-    \x1b[2J fini…
-    """
-    safe = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text[:length])
-    return safe if max(len(text), len(safe)) <= length else safe[:length] + "…"
-
-
-# A number in whatever form: with another decimal mark or with marks between thousands.
-ANY_NUMBER = r"[-+\u2212]?[.,]?\d[\d.,'\u2019\u00a0\u202f ]*([eE][-+]?\d+)?"
-LIKE_NUMBER = re.compile(ANY_NUMBER + r"\s?%?")
-# Also with a sign before it or a unit behind it, which is one word.
-WITH_UNIT = re.compile(
-    rf"(?P<sign>[<>\u2264\u2265~\u00b1$\u20ac\u00a3\u00a5]=?)?\s?{ANY_NUMBER}"
-    r"(?P<unit>\s*[^\W\d_]\S*|\s*[%\u2030\u00b0]\S*)?"
-)
-DATE = r"\s*\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([T ]\d{1,2}:.*)?\s*"
-MIN_NUMBERS = 3  # different ones, in a column of numbers with units
-MOST = 0.5  # of the texts in a column of codes look like numbers
-
-Form = Literal["marks", "units", ""]
-
-
-def like_numbers(texts: pd.Series) -> set[str]:
-    """Return the texts that look like numbers in any form, and not like dates.
-
-    Examples
-    --------
-    >>> sorted(like_numbers(pd.Series(["17,3", "1 234", "5%", "1.2.1950", "a1"])))
-    ['1 234', '17,3', '5%']
-    """
-    unique = texts.unique()
-    return {text for text in unique if LIKE_NUMBER.fullmatch(text) and not re.fullmatch(DATE, text)}
-
-
-def numbers_in_form(texts: pd.Series) -> tuple[Form, set[str]]:
-    """Return in which form most texts are numbers, and the texts that are numbers in it.
-
-    The form is "marks" for numbers that may have other marks, "units" if they have a unit or a
-    sign, such as 20 kg and <5, and empty if most texts are no numbers. There is one unit, or it
-    stands behind a space and each one has several numbers. So the codes 1A and 1B, and 1st and 2nd,
-    have no units.
-
-    Examples
-    --------
-    >>> numbers_in_form(pd.Series(["17.3 mg", "8 mg", "12 mg", "low"]))[0]
-    'units'
-    >>> numbers_in_form(pd.Series(["1A", "1B", "2A"]))
-    ('', set())
-    """
-    like = like_numbers(texts)
-    if texts.isin(like).mean() > MOST:
-        return "marks", like
-    matches = {one: match for one in texts.unique() if (match := WITH_UNIT.fullmatch(one.strip()))}
-    units = {(m["sign"] or "", m["unit"] or "") for m in matches.values()} - {("", "")}
-    spaced = all(m["unit"] and m.string[m.start("unit") - 1] == " " for m in matches.values())
-    few = len(units) == 1 or (spaced and 2 * len(units) <= len(matches))
-    if not units or not few or len(matches) < MIN_NUMBERS or texts.isin(matches).mean() <= MOST:
-        return "", set()
-    return "units", {*matches} - like
-
+from fedlib.core.texts import composed, printable
 
 MAX_NAMES = 2**16  # in one message, see `fedlib.core.messages.FeatureNames`
 MAX_SHOWN = 5  # names of columns in the text of an error
@@ -150,7 +23,7 @@ MAX_SHOWN = 5  # names of columns in the text of an error
 def feature_names(X: Any) -> tuple[str, ...]:
     """Return the names of a table's columns, or an empty tuple if they have none.
 
-    Integers become text, and accents are composed (`fedlib.core.names.composed`). A DataFrame whose
+    Integers become text, and accents are composed (`fedlib.core.texts.composed`). A DataFrame whose
     columns are 0, 1 and so on has no names.
 
     Raises

@@ -30,7 +30,8 @@ from fedlib.core.columns import (
     read_column,
 )
 from fedlib.core.labels import read_weights
-from fedlib.core.names import as_table, check_axes, composed, feature_names, listed
+from fedlib.core.names import as_table, check_axes, feature_names, listed
+from fedlib.core.texts import composed
 
 MAX_BOUND = 1e100  # so that no square overflows
 

@@ -113,7 +113,7 @@ class Reject:
 
     Their replies are valid by themselves but cannot be right, as the flow has found out by
     comparing them with what it knows. The run sends nothing. It resumes the flow with `Replies`
-    that contain only the lost clients, or throws the error. See `fedlib.core.agreement`.
+    that contain only the lost clients, or throws the error. See `fedlib.core.aggregation`.
 
     Attributes
     ----------
@@ -288,7 +288,7 @@ def run(
         When there is no client, ``min_clients`` is out of range, or every client is passive.
     fedlib.core.journal.JournalError
         A ValueError: when the journal is of another run, damaged or in use.
-    fedlib.core.agreement.Disagreement
+    fedlib.core.aggregation.Disagreement
         A ValueError: when the clients disagree, and those that agree are too few.
 
     Examples

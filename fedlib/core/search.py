@@ -1,11 +1,11 @@
 """The search for the client whose reply ends a run.
 
 A flow compares what clients declare, and excludes those that contradict the others
-(`fedlib.core.agreement`). A reply that passes these checks can still make the next step impossible:
-the flow raises an error, or its next request breaks the rules of its own class. `searching` then
-repeats the flow with the recorded replies, each time without the last reply of another client. If
-the flow works without exactly one client, this client leaves the run, and the flow goes on. A flow
-that knows the client raises `Disagreement` with it as the minority.
+(`fedlib.core.aggregation`). A reply that passes these checks can still make the next step
+impossible: the flow raises an error, or its next request breaks the rules of its own class.
+`searching` then repeats the flow with the recorded replies, each time without the last reply of
+another client. If the flow works without exactly one client, this client leaves the run, and the
+flow goes on. A flow that knows the client raises `Disagreement` with it as the minority.
 
 A flow is deterministic (`fedlib.core.journal`), so a repeated flow sends the same requests. If it
 does not, there is no search. No client is asked again.
@@ -21,7 +21,7 @@ from itertools import combinations
 from math import comb
 from typing import Any, NamedTuple, TypeVar
 
-from fedlib.core.agreement import Disagreement
+from fedlib.core.aggregation import Disagreement
 from fedlib.core.messages import Message, decode, encode
 from fedlib.core.protocol import (
     Flow,

@@ -24,8 +24,9 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from fedlib.core.journal import open_private, reading, sync_folder
-from fedlib.core.names import printable
+from fedlib.core.file_errors import reading
+from fedlib.core.journal import open_private, sync_folder
+from fedlib.core.texts import printable
 
 COUNT = re.compile(rb"(\S+) (\d{1,18})")  # a line of the counts
 FORGOTTEN = "forgotten"  # of a record, whose key is the kind

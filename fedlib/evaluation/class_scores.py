@@ -13,8 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from fedlib.boosting.classes import Class
-from fedlib.core.aggregation import Aggregation
-from fedlib.core.agreement import agree_on_features
+from fedlib.core.aggregation import Aggregation, agree_on_features
 from fedlib.core.array_fields import MAX_COUNT, Array, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.protocol import Flow, Replies
@@ -31,7 +30,7 @@ from fedlib.evaluation.messages import (
     NoRows,
     ScoreCounts,
 )
-from fedlib.protection.privacy.intervals import Noise, estimate, hides, ratio
+from fedlib.protection.privacy.noise import Noise, estimate, hides, ratio
 from fedlib.protection.secure.points import DescribeFeatures
 
 SCORES = "accuracy", "balanced accuracy", "AUC", "log-loss", "Brier score"
@@ -60,7 +59,7 @@ class ClassScores(Checked):
     aucs, auc_errors : array (n_classes,)
         Those of each class; NaN for a class without rows.
     intervals : array (5, 2)
-        That of each of `SCORES`; see `fedlib.protection.privacy.intervals`. With noise, counts are
+        That of each of `SCORES`; see `fedlib.protection.privacy.noise`. With noise, counts are
         the nearest integers, which can be negative; scores that the noise hides are NaN.
     precisions, recalls, precision_errors, recall_errors : array (n_classes,)
     problems : tuple of str

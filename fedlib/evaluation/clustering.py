@@ -26,17 +26,16 @@ from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.core.agreement import agree_on_features, settle
+from fedlib.core.aggregation import agree_on_features, settle
 from fedlib.core.array_fields import MAX_COUNT, Array, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, handles, partitions
 from fedlib.core.columns import MAX_NUMBER
 from fedlib.core.estimator import Federated
 from fedlib.core.labels import read_labels
-from fedlib.core.parameters import KW_ONLY
+from fedlib.core.parameters import KW_ONLY, Interval, StrOptions
 from fedlib.core.points import PointsClient
 from fedlib.core.protocol import Flow, GroupsTooSmall, Replies
-from fedlib.core.validation import Interval, StrOptions
 from fedlib.evaluation.messages import (
     MAX_CLUSTERS,
     ClusterDistances,

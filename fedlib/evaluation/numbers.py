@@ -28,7 +28,7 @@ from fedlib.core.protocol import Flow, Replies
 from fedlib.evaluation.messages import ErrorSums, NoRows, SumClippedErrors, SumErrors
 from fedlib.evaluation.reported import Scored
 from fedlib.protection.estimator import is_protected
-from fedlib.protection.privacy.intervals import Noise, estimate, hides, ratio
+from fedlib.protection.privacy.noise import Noise, estimate, hides, ratio
 from fedlib.protection.secure.points import DescribedPoints, agree_on_bounded_features
 from fedlib.protection.sums import RowTotals
 
@@ -56,7 +56,7 @@ class NumberScores:
         As in scikit-learn. For equal numbers, 1 if there are no errors and 0 otherwise.
     mean_absolute_error, mean_squared_error, mean_error : float
     intervals : array (5, 2)
-        Those of the scores from ``r2`` on; see `fedlib.protection.privacy.intervals`. Scores that
+        Those of the scores from ``r2`` on; see `fedlib.protection.privacy.noise`. Scores that
         noise hides are NaN.
     problems : tuple of str
         Why scores are NaN.

@@ -30,15 +30,14 @@ from fedlib.boosting.classes import (
     class_weights,
     given_classes,
 )
-from fedlib.core.agreement import agree, settle
+from fedlib.core.aggregation import agree, settle
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, Unanswerable, handles, partitions
 from fedlib.core.labels import read_classes
 from fedlib.core.messages import Message
-from fedlib.core.parameters import KW_ONLY, OptionalBounds
+from fedlib.core.parameters import KW_ONLY, Interval, OptionalBounds
 from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow, Replies
-from fedlib.core.validation import Interval
 from fedlib.evaluation.class_scores import (
     SCORES,
     ClassScores,

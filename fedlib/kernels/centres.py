@@ -152,8 +152,8 @@ def _add_weighted_points(X, weights, labels, sums, compensation, counts):
         c, weight = labels[i], weights[i]
         counts[c] += weight
         for f in range(X.shape[1]):
-            added = weight * X[i, f]
-            sums[c, f], compensation[c, f] = add(sums[c, f], compensation[c, f], added)
+            added, error = multiply(weight, X[i, f])
+            sums[c, f], compensation[c, f] = add(sums[c, f], compensation[c, f] + error, added)
 
 
 @kernel

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
-from fedlib.core.aggregation import Aggregation
-from fedlib.core.agreed_columns import AgreedColumns
+from fedlib.core.aggregation import Aggregation, AgreedColumns
 from fedlib.core.client import Client, roles_of
 from fedlib.core.columns import TEXT
 from fedlib.core.estimator import Federated

@@ -21,9 +21,9 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client
 from fedlib.core.messages import Array, Message, Privacy, arrays
 from fedlib.core.protocol import Flow, Replies
-from fedlib.protection.privacy.intervals import Noise
 from fedlib.protection.privacy.noise import (
     NOISY,
+    Noise,
     NoisyRequest,
     Sensitivity,
     add_noise,

@@ -24,18 +24,16 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from fedlib.core.agreement import agree, require_all
+from fedlib.core.aggregation import agree, require_all
 from fedlib.core.array_types import Bools, Ints
-from fedlib.core.client import Client, LostState, handles
+from fedlib.core.client import Client, LostState, WrappingClient, handles
 from fedlib.core.estimator import Federated
 from fedlib.core.labels import read_ids
 from fedlib.core.messages import Array, Done, Message, MessageError, decode
 from fedlib.core.names import as_table
-from fedlib.core.parameters import Kind
+from fedlib.core.parameters import Kind, check_every_client_stays, check_key
 from fedlib.core.protocol import Flow, Host, Transport
 from fedlib.core.registry import ALIGNED
-from fedlib.core.validation import check_every_client_stays, check_key
-from fedlib.core.wrapping import WrappingClient
 
 NOISE = -1  # the label of a row in no cluster
 SIZE = 16  # bytes of a pseudonym: two of a billion rows are equal with a probability of 1e-21

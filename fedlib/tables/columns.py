@@ -42,7 +42,8 @@ from fedlib.core.columns import (
     inexact,
     read_columns,
 )
-from fedlib.core.names import composed, numbers_in_form
+from fedlib.core.labels import numbers_in_form
+from fedlib.core.texts import composed
 
 # Spreadsheets skip blanks and quotation marks at the beginning, and some read the wide signs of
 # Chinese and Japanese keyboards as the plain ones. A negative number is no formula.

@@ -14,8 +14,7 @@ import pandas as pd
 
 from fedlib.tables.columns import as_text, clean_text, read_cells, without_numbers
 from fedlib.tables.layouts import LEADING_ZERO, check_header, check_names
-from fedlib.tables.read_options import ReadOptions, named_columns
-from fedlib.tables.streams import unpacked_limit
+from fedlib.tables.streams import ReadOptions, named_columns, unpacked_limit
 from fedlib.tables.text_files import FileTable
 
 N_ROWS = 100  # that are compared with the names

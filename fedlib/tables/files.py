@@ -23,8 +23,8 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.client import ALL
-from fedlib.core.journal import reading
-from fedlib.core.names import composed
+from fedlib.core.file_errors import reading
+from fedlib.core.texts import composed
 from fedlib.tables import columns as checks
 from fedlib.tables.columns import (
     POINT,
@@ -37,7 +37,7 @@ from fedlib.tables.columns import (
 )
 from fedlib.tables.excel_files import read_excel
 from fedlib.tables.layouts import LEADING_ZERO
-from fedlib.tables.read_options import ReadOptions, named_columns
+from fedlib.tables.streams import ReadOptions, named_columns
 from fedlib.tables.text_files import FileTable, read_text
 
 TEXT = {".csv", ".tsv", ".txt"}

@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlib.core.names import composed
+from fedlib.core.texts import composed
 from fedlib.tables.columns import COMMA, POINT, QUOTED, unguarded
-from fedlib.tables.read_options import ReadOptions
-from fedlib.tables.streams import open_text
+from fedlib.tables.streams import ReadOptions, open_text
 
 SEPARATORS = ",;\t|"  # spaces are tried too, but may be in any text
 HEAD = 2**18  # characters that are examined

@@ -17,8 +17,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from fedlib.core.names import feature_names
+from fedlib.core.parameters import check_option
 from fedlib.core.points import check_points
-from fedlib.core.validation import check_option
 
 Unit = Literal["degrees", "radians"]
 AXES = {

@@ -8,12 +8,220 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedlib.core.names import marked_encoding
+from fedlib.core.texts import composed, marked_encoding
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    r"""Options for reading a file of rows; the command line has an option for each of them.
+
+    Parameters
+    ----------
+    columns : str or sequence of str, optional
+        The features, separated by commas; a name that contains a comma may be in quotation marks.
+        By default all columns without another role.
+    target : str, optional
+        The column with the classes, for a protocol that needs it.
+    target_upper : str, optional
+        The column with the latest times of rows, if that of ``target`` has the earliest, for
+        boosting of survival times; inf where a time is only known to be later.
+    sample_weight : str, optional
+        The column with the weights, for a protocol that uses them.
+    ids : str, optional
+        The column with the identifiers of the rows.
+    base_margin : str or sequence of str, optional
+        The column with the margins from which boosting starts, for boosting; for several classes
+        one column per class, in their order, separated by commas. Rows for validation need the
+        column, too.
+    header : bool, optional
+        Whether the first line of a text file, or the first row of a sheet, contains the names of
+        the columns. Without names, the columns are called 0, 1 and so on. By default it contains
+        names, and is refused if it looks like a row of values.
+    skip_lines : int, default=0
+        How many lines above the names, or above the rows, are left out, such as a title.
+    separator : str, optional
+        The character between the fields of a text file, or "tab" or "space". By default it is
+        found from the first lines.
+    decimal : str, optional
+        The decimal mark of the numbers in a text file, "." or ",". By default it is the point, and
+        where the separator is no comma, also the comma if all numbers of a column have it.
+    encoding : str, optional
+        The encoding of a text file, such as cp1252 or latin-1. By default UTF-8, or what its byte
+        order mark says.
+    na_values : str or sequence of str, optional
+        Further words that are gaps in every column, separated by commas. In columns of numbers, NA,
+        N/A, NaN, NULL, a point, a hyphen and a question mark are gaps anyway.
+    sheet : str, optional
+        The sheet of an Excel file; needed if there are several.
+    text : str or sequence of str, optional
+        The columns that stay text as it is written, such as codes and zip codes, also if they look
+        like numbers or identifiers.
+
+    Raises
+    ------
+    ValueError
+        When an option has a value that is not accepted.
+
+    Examples
+    --------
+    >>> ReadOptions(separator="tab").separator
+    '\t'
+    >>> ReadOptions(decimal=";")
+    Traceback (most recent call last):
+    ...
+    ValueError: the decimal mark must be '.' or ',', got ';'
+    """
+
+    columns: str | Sequence[str] | None = None
+    target: str | None = None
+    target_upper: str | None = None
+    sample_weight: str | None = None
+    ids: str | None = None
+    base_margin: str | Sequence[str] | None = None
+    header: bool | None = None
+    skip_lines: int = 0
+    separator: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+    na_values: str | Sequence[str] | None = None
+    sheet: str | None = None
+    text: str | Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.separator is not None:
+            words = {"tab": "\t", r"\t": "\t", "space": " "}
+            object.__setattr__(self, "separator", words.get(self.separator, self.separator))
+            _check_separator(self.separator)
+        if self.decimal not in (None, ".", ","):
+            raise ValueError(f"the decimal mark must be '.' or ',', got {self.decimal!r}")
+        if self.encoding is not None:
+            _check_encoding(self.encoding)
+        if self.target_upper is not None and self.target is None:
+            raise ValueError(
+                "target must name the column with the earliest times; got only"
+                f" target_upper={self.target_upper!r}, that with the latest"
+            )
+        if self.skip_lines < 0:
+            raise ValueError(f"skip_lines must be 0 or more, got {self.skip_lines}")
+        words_of = self.na_values
+        if isinstance(words_of, str):
+            words_of = split_list(words_of)
+        if isinstance(self.base_margin, str):
+            object.__setattr__(self, "base_margin", split_list(self.base_margin))
+        object.__setattr__(self, "na_values", tuple(composed(str(w)) for w in words_of or ()))
+        single = ("target", "target_upper", "sample_weight", "ids")
+        for name in ("columns", *single, "base_margin", "text"):
+            value = getattr(self, name)
+            if value is not None:
+                plain = composed(value) if isinstance(value, str) else tuple(map(composed, value))
+                object.__setattr__(self, name, plain)
+
+    @property
+    def gap_words(self) -> frozenset[str]:
+        """The words of ``na_values``."""
+        return frozenset(self.na_values or ())
+
+    @property
+    def others(self) -> list[str]:
+        """The columns that are no features."""
+        single = (self.target, self.target_upper, self.sample_weight, self.ids)
+        return [*(name for name in single if name is not None), *(self.base_margin or ())]
+
+
+def _check_separator(separator: str | None) -> None:
+    """Raise ValueError if a text cannot separate fields."""
+    mark = separator or ""
+    if len(mark) != 1 or mark.isalnum() or mark in "\"'\r\n.-+":
+        raise ValueError(
+            "the separator must be one character that is no letter, digit, quotation mark, point or"
+            f" sign, or 'tab' or 'space'; got {separator!r}"
+        )
+
+
+def _check_encoding(encoding: str) -> None:
+    """Raise ValueError if Python has no such encoding of text."""
+    try:
+        "a".encode(encoding)
+    except (LookupError, UnicodeError) as error:
+        raise ValueError(
+            f"the encoding must be one that Python has, such as utf-8, cp1252 or latin-1; got"
+            f" {encoding!r}"
+        ) from error
+
+
+def split_list(text: str) -> list[str]:
+    """Return the items of a list that is separated by commas; quotation marks are as in CSV.
+
+    Examples
+    --------
+    >>> split_list('age, "bilirubin, mg/dl"')
+    ['age', 'bilirubin, mg/dl']
+    """
+    items = next(csv.reader([text], skipinitialspace=True), [])
+    return [item.strip() for item in items]
+
+
+def named_columns(names: str | Sequence[str] | None, available: Sequence[str]) -> list[str]:
+    """Return the columns that an option names.
+
+    A name with a comma is found in quotation marks, as an item of a sequence, and also in a plain
+    list, if that can be read in one way only. Names that are not available are returned too.
+
+    Raises
+    ------
+    ValueError
+        When a list can be read in several ways.
+
+    Examples
+    --------
+    >>> named_columns("age,bilirubin, mg/dl", ["age", "bilirubin, mg/dl", "kind"])
+    ['age', 'bilirubin, mg/dl']
+    """
+    known, found = set(available), []
+    longest = 1 + max((name.count(",") for name in known), default=0)
+    for text in [names] if isinstance(names, str) else names or ():
+        if isinstance(names, str) or text not in known:
+            found += split_list(text) if '"' in text else _split_names(text, known, longest)
+        else:
+            found.append(text)
+    return found
+
+
+def _split_names(text: str, known: set[str], longest: int) -> list[str]:
+    """Return the names in a list without quotation marks; each has fewer than ``longest`` commas.
+
+    The reading with the fewest unknown names is chosen.
+    """
+    pieces = text.split(",")
+    # Up to each piece: the number of unknown names, that of such readings, the start of a name.
+    best = [(0, 1, 0)]
+    for end in range(1, len(pieces) + 1):
+        readings = [(best[end - 1][0] + 1, best[end - 1][1], end - 1)]
+        for start in range(max(0, end - longest), end):
+            if ",".join(pieces[start:end]).strip() in known:
+                readings.append((best[start][0], best[start][1], start))
+        fewest = min(readings)[0]
+        least = [reading for reading in readings if reading[0] == fewest]
+        best.append((fewest, sum(ways for _, ways, _ in least), least[0][2]))
+    unknown, ways, _ = best[-1]
+    if ways > 1 and not unknown:
+        raise ValueError(
+            f"the names {text!r} can be read in {ways} ways; put a name that contains a comma in"
+            " quotation marks: 'a,\"b, c\"'"
+        )
+    names, end = [], len(pieces)
+    while end:
+        start = best[end][2]
+        names.append(",".join(pieces[start:end]).strip())
+        end = start
+    return names[::-1]
+
 
 # What other files begin with, behind blanks, and what to do with them.
 OTHER_FILES = {

@@ -16,8 +16,15 @@ import pandas as pd
 from fedlib.core.columns import MAX_EXACT
 from fedlib.tables.columns import GROUPED, clean_text, read_cells
 from fedlib.tables.layouts import Layout, counted, find_layout, separator_name
-from fedlib.tables.read_options import ReadOptions, named_columns
-from fedlib.tables.streams import csv_reader, find_encoding, open_bytes, open_text, undecodable
+from fedlib.tables.streams import (
+    ReadOptions,
+    csv_reader,
+    find_encoding,
+    named_columns,
+    open_bytes,
+    open_text,
+    undecodable,
+)
 
 N_ROWS = 2**15  # that are parsed at a time
 # Without it, pandas before 3.1 errs in the last bit of a number; pandas 3.1 deprecates it.

@@ -14,7 +14,7 @@ from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining, TrainingDescription
 from fedlib.boosting.histograms import SumNoisyHistograms
 from fedlib.boosting.messages import BeginBoosting
-from fedlib.boosting.private import gradient_limits, row_sensitivity
+from fedlib.boosting.secure import gradient_limits, row_sensitivity
 from fedlib.core.messages import MessageError
 from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.sites.models import load, save

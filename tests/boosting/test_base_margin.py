@@ -11,7 +11,7 @@ import xgboost
 from fedlib import FederatedPipeline, FederatedXGBClassifier, FederatedXGBRegressor, Schema
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.descriptions import DescribeTargets
-from fedlib.core.agreement import Disagreement
+from fedlib.core.aggregation import Disagreement
 from fedlib.core.client import Unanswerable
 from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.testing import Recorder

@@ -11,7 +11,7 @@ from fedlib.cli.inspect import inspect_command
 from fedlib.cli.join import join
 from fedlib.cli.predict import predict
 from fedlib.sites import models
-from fedlib.tables.read_options import ReadOptions
+from fedlib.tables.streams import ReadOptions
 
 FILES = {
     "good.csv": "id,a,b\n1,0.5,1\n2,1.5,2\n",

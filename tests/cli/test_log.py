@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from cli_helpers import ANSWER, HORIZONTAL, SITES, invoke, joining, refuse, serving
 
-from fedlib.cli.log import JSONLines, TextLines
+from fedlib.cli.common import JSONLines, TextLines
 
 pytest.importorskip("uvicorn")
 IN_JSON = ["--log-format", "json"]

@@ -13,7 +13,7 @@ from fedlib.core.messages import shown
 from fedlib.core.site_memory import TableMemory
 from fedlib.protection.privacy import epsilon_of
 from fedlib.protection.secure.identities import KeyMemory
-from fedlib.tables.read_options import ReadOptions
+from fedlib.tables.streams import ReadOptions
 
 pytest.importorskip("opendp")
 DATA = Path("north.csv")

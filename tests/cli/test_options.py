@@ -15,8 +15,8 @@ from fedlib.cli.options import (
     pipeline_options,
 )
 from fedlib.cli.serve import OPTIONS, ProtocolCommands, _wrap
+from fedlib.core.parameters import Interval, StrOptions
 from fedlib.core.registry import protocols
-from fedlib.core.validation import Interval, StrOptions
 
 
 def convert(text, *constraints):

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from fedlib import HorizontalDBSCAN
 from fedlib.clustering.density.horizontal import CellCounts, HorizontalDBSCANClient
-from fedlib.core.agreement import Disagreement, agree, agree_on_features, exclude, minority, settle
+from fedlib.core.aggregation import (
+    Disagreement,
+    agree,
+    agree_on_features,
+    exclude,
+    minority,
+    settle,
+)
 from fedlib.core.client import Client, handles
 from fedlib.core.in_process import InProcess
 from fedlib.core.ledger import Ledger

@@ -15,9 +15,9 @@ from fedlib.core.client import Client
 from fedlib.core.estimator import Federated
 from fedlib.core.in_process import InProcess
 from fedlib.core.messages import Declined, Done, Labels, Message, decode
+from fedlib.core.parameters import Interval, StrOptions, plain_value
 from fedlib.core.protocol import Reject, TooFewClients, run
 from fedlib.core.registry import protocols
-from fedlib.core.validation import Interval, StrOptions, plain_value
 from fedlib.testing import Recorder
 
 # A small estimator: is a row above the common mean? ----------------------------------------------

@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 from fedlib import FederatedPipeline, HorizontalDBSCAN
 from fedlib.boosting.client import BoostingClient
-from fedlib.core.agreement import exclude
+from fedlib.core.aggregation import exclude
 from fedlib.core.client import Client, handles
 from fedlib.core.in_process import InProcess
 from fedlib.core.journal import (

@@ -12,9 +12,8 @@ from sklearn.utils._param_validation import InvalidParameterError
 
 from fedlib.cli.options import parameter_docs, parameter_options
 from fedlib.core.estimator import Federated
-from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.parameters import KW_ONLY, LARGEST_INTEGER, Interval, Kind, StrOptions
 from fedlib.core.registry import protocols
-from fedlib.core.validation import LARGEST_INTEGER, Interval, StrOptions
 
 
 class Radius(Federated):

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from fedlib import FederatedXGBRegressor
 from fedlib.boosting.client import RegressionClient
 from fedlib.core import search
-from fedlib.core.agreement import Disagreement, exclude
+from fedlib.core.aggregation import Disagreement, exclude
 from fedlib.core.client import Client, handles
 from fedlib.core.in_process import InProcess
 from fedlib.core.messages import Done, Message

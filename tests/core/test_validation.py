@@ -1,7 +1,7 @@
 """The checks of parameters and data, and the private names of scikit-learn that they build on.
 
 If a test of the first part fails after an update of scikit-learn, the behaviour of a private name
-has changed. Its docstring states what breaks. The only module to adapt is `fedlib.core.validation`.
+has changed. Its docstring states what breaks. The only module to adapt is `fedlib.core.parameters`.
 """
 
 from numbers import Integral, Real
@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import _get_feature_names
 
-from fedlib.core.validation import Interval, StrOptions, check_option, count_distinct
+from fedlib.core.parameters import Interval, StrOptions, check_option, count_distinct
 
 # scikit-learn's private names --------------------------------------------------------------------
 

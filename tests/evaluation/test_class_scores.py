@@ -14,14 +14,14 @@ from sklearn.metrics import (
 )
 
 from fedlib import FederatedEvaluation
-from fedlib.core.agreement import Disagreement
+from fedlib.core.aggregation import Disagreement
 from fedlib.core.client import Client, Unanswerable
 from fedlib.core.messages import MessageError
 from fedlib.evaluation.class_scores import ClassScores, class_scores
 from fedlib.evaluation.messages import ClassScoreTotals, CountClassScores
 from fedlib.evaluation.predictions import EvaluationClient
 from fedlib.protection.privacy import Privacy
-from fedlib.protection.privacy.intervals import Noise
+from fedlib.protection.privacy.noise import Noise
 from fedlib.tables.schema import Schema
 from fedlib.testing import Recorder, seeded_noise
 

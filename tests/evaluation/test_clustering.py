@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import calinski_harabasz_score, davies_bouldin_score
 
 from fedlib import FederatedClusteringScore, FederatedPipeline
-from fedlib.core.agreement import Disagreement
+from fedlib.core.aggregation import Disagreement
 from fedlib.core.messages import MessageError
 from fedlib.core.protocol import TooFewClients
 from fedlib.evaluation.clustering import ClusteringScoreClient

@@ -12,7 +12,7 @@ from fedlib import (
     FederatedXGBRegressor,
     LeaveOneSiteOut,
 )
-from fedlib.protection.privacy.intervals import Noise, estimate
+from fedlib.protection.privacy.noise import Noise, estimate
 from fedlib.testing import seeded_noise
 
 N_SEEDS = 60

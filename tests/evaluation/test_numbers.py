@@ -18,7 +18,7 @@ from fedlib.core.protocol import TooFewClients
 from fedlib.evaluation.messages import ErrorSums, SumClippedErrors, SumErrors
 from fedlib.evaluation.numbers import RegressionScoreClient, number_scores
 from fedlib.protection.privacy import Privacy, privacy_per_request
-from fedlib.protection.privacy.intervals import Noise
+from fedlib.protection.privacy.noise import Noise
 from fedlib.protection.sums import MaskedNoisySums, NoisySums
 from fedlib.sites import models
 from fedlib.testing import Recorder, seeded_noise

@@ -19,7 +19,7 @@ from sklearn.metrics import (
 )
 
 from fedlib import FederatedEvaluation
-from fedlib.core.agreement import Disagreement
+from fedlib.core.aggregation import Disagreement
 from fedlib.core.messages import MessageError
 from fedlib.core.protocol import TooFewClients
 from fedlib.evaluation.messages import ClassCounts, CountScores, ScoreCounts

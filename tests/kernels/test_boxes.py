@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedlib.clustering.density import cells as grid
-from fedlib.kernels.boxes import (
+from fedlib.kernels.near_nodes import (
     BLOCK,
     MAX_SIZE,
     bounding_box,

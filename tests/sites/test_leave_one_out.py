@@ -35,8 +35,7 @@ from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Privacy
 from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.protection.secure.points import DescribeFeatures
-from fedlib.sites.leave_one_out.client import LeftOutClient
-from fedlib.sites.leave_one_out.messages import BeginFold, TakeModel
+from fedlib.sites.leave_one_out.flow import BeginFold, LeftOutClient, TakeModel
 from fedlib.sites.models import load, save, to_bytes
 from fedlib.sites.site import make_client, make_estimator
 from fedlib.tables.files import Table

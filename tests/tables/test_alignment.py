@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedlib import AlignedRows, HorizontalDBSCAN, VerticalDBSCAN
 from fedlib.clustering.density.vertical import DescribeRows, FindNeighbours, VerticalDBSCANClient
-from fedlib.core.agreement import Disagreement
+from fedlib.core.aggregation import Disagreement
 from fedlib.core.client import LostState
 from fedlib.core.in_process import InProcess
 from fedlib.core.messages import Labels, decode, encode

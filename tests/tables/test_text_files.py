@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedlib.tables.columns import unguarded
 from fedlib.tables.files import read_table
-from fedlib.tables.read_options import ReadOptions, named_columns
+from fedlib.tables.streams import ReadOptions, named_columns
 
 CLEAN = {"a": [1, 3], "b": [2, 4]}
 CODES = "age,code\n1,250.010\n2,250.01\n3,V45.81\n"

@@ -52,8 +52,7 @@ from fedlib.clustering.density.near_cells import (
     noise_margin,
     place_near,
 )
-from fedlib.core.aggregation import Aggregation
-from fedlib.core.agreement import agree_on_features, exclude, settle
+from fedlib.core.aggregation import Aggregation, agree_on_features, exclude, settle
 from fedlib.core.array_fields import MAX_COUNT, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import OddRows, Unanswerable, handles, partitions
@@ -61,6 +60,7 @@ from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.parameters import (
     KW_ONLY,
     Flag,
+    Interval,
     Kind,
     OptionalBounds,
     OptionalPositiveFloat,
@@ -70,7 +70,6 @@ from fedlib.core.parameters import (
 )
 from fedlib.core.protocol import Flow
 from fedlib.core.threads import check_n_jobs
-from fedlib.core.validation import Interval
 from fedlib.protection.estimator import ProtectedFederated
 from fedlib.protection.secure.points import DescribedPoints, agree_on_bounded_features
 from fedlib.protection.sums import NoisySums

@@ -16,18 +16,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.validation import check_option
-from fedlib.kernels.boxes import (
-    Box,
-    bounding_box,
-    cells_of,
-    count_in_box,
-    extremes,
-    place_in_box,
-    point_keys,
-    run_lengths,
-    sort_keys,
-)
+from fedlib.core.parameters import check_option
 from fedlib.kernels.density import connected_components
 from fedlib.kernels.grid import (
     MAX_CELL,
@@ -37,6 +26,17 @@ from fedlib.kernels.grid import (
     group_points,
     nearest_candidate,
     touching_pairs,
+)
+from fedlib.kernels.near_nodes import (
+    Box,
+    bounding_box,
+    cells_of,
+    count_in_box,
+    extremes,
+    place_in_box,
+    point_keys,
+    run_lengths,
+    sort_keys,
 )
 
 # When too many columns are the cause of noise; see `warn_of_noise`.

@@ -28,13 +28,18 @@ from fedlib.clustering.density.representatives import (
     gather,
     lexicographic_order,
 )
-from fedlib.core.agreement import agree_on_features, settle
+from fedlib.core.aggregation import agree_on_features, settle
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles
 from fedlib.core.messages import FeatureNames, Message, MessageError
-from fedlib.core.parameters import KW_ONLY, OptionalPositiveFloat, PositiveFloat, PositiveInt
+from fedlib.core.parameters import (
+    KW_ONLY,
+    OptionalPositiveFloat,
+    PositiveFloat,
+    PositiveInt,
+    StrOptions,
+)
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import StrOptions
 from fedlib.kernels.representatives import cover_in_order
 from fedlib.kernels.representatives import move_to_centroids as move_to_centroids_by_kernel
 

@@ -38,19 +38,20 @@ from fedlib.clustering.density.representatives import (
     lexicographic_order,
     relabel_requests,
 )
-from fedlib.core.agreement import agree_on_features, settle
+from fedlib.core.aggregation import agree_on_features, settle
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles, partitions
 from fedlib.core.messages import Done, FeatureNames, Labels, Message, encode
 from fedlib.core.parameters import (
     KW_ONLY,
+    Interval,
     OptionalPositiveFloat,
     PositiveFloat,
     PositiveInt,
     RandomSource,
+    StrOptions,
 )
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import Interval, StrOptions
 from fedlib.kernels.representatives import cover_in_order
 
 COINCIDENCE = 1e-6  # of the noise's amplitude: at most this far apart, two points count as equal

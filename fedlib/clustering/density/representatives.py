@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.clustering.density.engine.dbscan import dbscan, nearest_within
-from fedlib.core.agreement import agree_on_features
+from fedlib.core.aggregation import agree_on_features
 from fedlib.core.array_fields import MAX_COUNT, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import handles

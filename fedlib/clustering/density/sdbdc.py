@@ -33,12 +33,11 @@ from fedlib.clustering.density.representatives import (
     lexicographic_order,
     relabel_requests,
 )
-from fedlib.core.agreement import agree_on_features, settle
+from fedlib.core.aggregation import agree_on_features, settle
 from fedlib.core.client import handles
 from fedlib.core.messages import FeatureNames, Message, MessageError
-from fedlib.core.parameters import KW_ONLY, PositiveFloat, PositiveInt
+from fedlib.core.parameters import KW_ONLY, Interval, PositiveFloat, PositiveInt
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import Interval
 from fedlib.kernels.representatives import cover_greedily
 
 

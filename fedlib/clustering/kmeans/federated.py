@@ -29,14 +29,15 @@ from fedlib.core.parameters import (
     KW_ONLY,
     Flag,
     Fraction,
+    Interval,
     Kind,
     NonNegativeFloat,
     OptionalPositiveFloat,
     RandomSource,
+    StrOptions,
 )
 from fedlib.core.points import check_coordinates, check_points, check_weights
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import Interval, StrOptions
 from fedlib.protection.estimator import WeightedFederated, is_protected
 from fedlib.protection.sums import NoisySums
 

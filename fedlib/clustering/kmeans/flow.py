@@ -42,8 +42,7 @@ from fedlib.clustering.kmeans.messages import (
     SumWeightedClusters,
     WeightedClusterSums,
 )
-from fedlib.core.aggregation import Aggregation
-from fedlib.core.agreement import agree_on_features, settle
+from fedlib.core.aggregation import Aggregation, agree_on_features, settle
 from fedlib.core.array_fields import MAX_COUNT, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Array, Message

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Unanswerable
-from fedlib.core.validation import count_distinct
+from fedlib.core.parameters import count_distinct
 from fedlib.kernels.centres import (
     find_mean_and_squares,
     move_centres,

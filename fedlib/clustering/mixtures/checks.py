@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from fedlib.clustering.mixtures.em import START_REGULARISATION, prepare
+from fedlib.clustering.mixtures.em import START_REGULARISATION, Start, prepare
 from fedlib.clustering.mixtures.messages import (
     MATRICES,
     ImprovedMixture,
@@ -28,8 +28,7 @@ from fedlib.clustering.mixtures.messages import (
     expand,
     scatter,
 )
-from fedlib.clustering.mixtures.start import Start
-from fedlib.core.agreement import Disagreement
+from fedlib.core.aggregation import Disagreement
 from fedlib.core.array_types import Floats
 from fedlib.core.protocol import Replies
 
@@ -53,8 +52,8 @@ def agree_on_magnitude(described: Mapping[str, Any]) -> None:
     >>> agree_on_magnitude(sizes)
     Traceback (most recent call last):
     ...
-    fedlib.core.agreement.Disagreement: clients disagree on the magnitude of points: 2**90 at 'C', \
-typically 2**3; the largest may be 2**29
+    fedlib.core.aggregation.Disagreement: clients disagree on the magnitude of points: 2**90 at \
+'C', typically 2**3; the largest may be 2**29
     """
     magnitudes = {
         name: one.magnitude for name, one in described.items() if one.magnitude is not None

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedlib.clustering.mixtures.checks import log_density_range
 from fedlib.clustering.mixtures.em import (
+    Start,
     assign_components,
     fit_start,
     improve,
@@ -43,13 +44,12 @@ from fedlib.clustering.mixtures.private import (
     SumResponsibilitiesNoisily,
     sum_responsibilities_noisily,
 )
-from fedlib.clustering.mixtures.start import Start
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Floats
 from fedlib.core.client import handles
 from fedlib.core.messages import Done, Labels, MessageError
+from fedlib.core.parameters import count_distinct
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import count_distinct
 from fedlib.protection.privacy import BoundsArray, clipped
 from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits, summed
 from fedlib.protection.secure.flow import ImpossibleSum

@@ -22,7 +22,7 @@ from sklearn.utils import check_random_state
 from fedlib.clustering.density.engine.dbscan import cluster, nearest_within
 from fedlib.clustering.mixtures.em import assign_components, fit_mixture
 from fedlib.clustering.mixtures.messages import MAX_ITER, Mixture, positive_definite
-from fedlib.core.agreement import agree_on_features, exclude, settle
+from fedlib.core.aggregation import agree_on_features, exclude, settle
 from fedlib.core.array_fields import Checked
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles
@@ -30,14 +30,15 @@ from fedlib.core.estimator import Clusterer, Federated
 from fedlib.core.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.core.parameters import (
     KW_ONLY,
+    Interval,
     OptionalPositiveInt,
     PositiveFloat,
     PositiveInt,
     RandomSource,
+    count_distinct,
 )
 from fedlib.core.points import MAX_COORDINATE, PointsClient
 from fedlib.core.protocol import Flow, Replies
-from fedlib.core.validation import Interval, count_distinct
 
 MAX_POINTS = 10_000_000  # in all clusters of one client, because the server draws as many
 # Added to every variance: this fraction of eps squared, and this fraction of the cluster's

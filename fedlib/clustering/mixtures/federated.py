@@ -27,10 +27,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.clustering.mixtures.checks import degenerate
 from fedlib.clustering.mixtures.client import GaussianMixtureClient, secure_em
+from fedlib.clustering.mixtures.em import Start, given_start
 from fedlib.clustering.mixtures.flow import MixtureModel, check_start, federated_gaussian_mixture
 from fedlib.clustering.mixtures.messages import CovarianceType, sklearn_shape
 from fedlib.clustering.mixtures.private import private_em
-from fedlib.clustering.mixtures.start import Start, given_start
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.estimator import Clusterer
 from fedlib.core.names import check_names
@@ -44,9 +44,9 @@ from fedlib.core.parameters import (
     OptionalPositiveFloat,
     PositiveInt,
     RandomSource,
+    StrOptions,
 )
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import StrOptions
 from fedlib.protection.estimator import WeightedFederated, is_protected
 from fedlib.protection.sums import NoisySums
 

@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from fedlib.clustering.mixtures.checks import PointsHistory, agree_on_magnitude, few_points
-from fedlib.clustering.mixtures.em import Moments, assign_components, maximise
+from fedlib.clustering.mixtures.em import Moments, Start, assign_components, maximise
 from fedlib.clustering.mixtures.messages import (
     MATRICES,
     SINGULAR_ADVICE,
@@ -37,13 +37,12 @@ from fedlib.clustering.mixtures.messages import (
     precisions,
     sklearn_shape,
 )
-from fedlib.clustering.mixtures.start import Start
-from fedlib.core.agreement import NoMinority, agree_on_features, exclude, settle
+from fedlib.core.aggregation import NoMinority, agree_on_features, exclude, settle
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import MessageError
 from fedlib.core.names import check_names
+from fedlib.core.parameters import check_option
 from fedlib.core.protocol import Flow, Reject, Replies
-from fedlib.core.validation import check_option
 
 WORSE = 1.0  # of a mean log-likelihood: more than averages of similar clients lose
 HIDING_RATIO = 2.0**16  # of coordinates: in a sum, the squares of the smaller ones lose 32 bits
@@ -146,7 +145,7 @@ def federated_gaussian_mixture(
 ) -> Flow[MixtureModel]:
     """Return the server's flow.
 
-    ``start`` comes from `fedlib.clustering.mixtures.start.given_start`. ``names`` are those of the
+    ``start`` comes from `fedlib.clustering.mixtures.em.given_start`. ``names`` are those of the
     columns of the mixture that the fit continues, if they are known. For the other parameters see
     `FederatedGaussianMixture`.
     """

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import softmax
 
 from fedlib.clustering.kmeans.flow import spread_start, warn_of_noise
-from fedlib.clustering.mixtures.em import log_joint
+from fedlib.clustering.mixtures.em import Start, log_joint
 from fedlib.clustering.mixtures.flow import MixtureModel, check_start
 from fedlib.clustering.mixtures.messages import (
     MATRICES,
@@ -28,7 +28,6 @@ from fedlib.clustering.mixtures.messages import (
     expand,
     parameters,
 )
-from fedlib.clustering.mixtures.start import Start
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Array, Message
 from fedlib.core.protocol import Flow

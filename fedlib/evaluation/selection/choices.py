@@ -26,6 +26,7 @@ from scipy.spatial import cKDTree
 from fedlib.clustering.density.cells import add_counts
 from fedlib.clustering.kmeans.flow import KMeansModel, iterate
 from fedlib.clustering.kmeans.messages import AssignCentres, MeasureInertia
+from fedlib.clustering.mixtures.em import NOTHING_GIVEN
 from fedlib.clustering.mixtures.flow import MixtureModel, fit_in_rounds
 from fedlib.clustering.mixtures.messages import (
     AssignComponents,
@@ -33,9 +34,7 @@ from fedlib.clustering.mixtures.messages import (
     MeasureLikelihood,
     parameters,
 )
-from fedlib.clustering.mixtures.start import NOTHING_GIVEN
-from fedlib.core.aggregation import Aggregation
-from fedlib.core.agreement import exclude
+from fedlib.core.aggregation import Aggregation, exclude
 from fedlib.core.array_fields import MAX_COUNT, Array, Checked, Index
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Message

@@ -29,9 +29,8 @@ from fedlib.clustering.mixtures.messages import CovarianceType, Likelihood, Meas
 from fedlib.core.array_types import Ints
 from fedlib.core.client import handles
 from fedlib.core.estimator import Clusterer, Federated
-from fedlib.core.parameters import KW_ONLY
+from fedlib.core.parameters import KW_ONLY, Interval, StrOptions
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import Interval, StrOptions
 from fedlib.evaluation.selection.choices import (
     KMeansChoice,
     MixtureChoice,

@@ -26,16 +26,15 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.clustering.density.cells import add_counts, count_cells, groups_of_cells
 from fedlib.clustering.density.horizontal import CellCounts, CountCells, sum_cells
 from fedlib.clustering.mixtures.checks import agree_on_magnitude
-from fedlib.core.agreement import agree_on_features, exclude, settle
+from fedlib.core.aggregation import agree_on_features, exclude, settle
 from fedlib.core.array_fields import MAX_COUNT, Array, Checked, Index
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import handles, partitions
 from fedlib.core.estimator import Federated
 from fedlib.core.messages import FeatureNames, Message
-from fedlib.core.parameters import KW_ONLY, OptionalPositiveFloat
+from fedlib.core.parameters import KW_ONLY, Interval, OptionalPositiveFloat
 from fedlib.core.points import PointsClient
 from fedlib.core.protocol import Flow, Replies, Transport
-from fedlib.core.validation import Interval
 from fedlib.evaluation.selection.choices import (
     curve_ranks,
     find_knee,

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.client import Client, LostState, Unanswerable
+from fedlib.core.client import Client, LostState, Unanswerable, WrappedState, Wrapper
 from fedlib.core.ledger import SERVER, Entry, Ledger
 from fedlib.core.messages import (
     Array,
@@ -30,7 +30,6 @@ from fedlib.core.messages import (
 )
 from fedlib.core.registry import LEAVE_ONE_OUT
 from fedlib.core.site_memory import SiteIsLocked
-from fedlib.core.wrapping import WrappedState, Wrapper
 from fedlib.protection.policy.rules import Policy, Rules
 from fedlib.protection.privacy import Charge, DisclosureBudgetSpent, Privacy, privacy_of
 from fedlib.protection.secure.client import SecureClient

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from fedlib.core.client import Client, LostState, Unanswerable, handles
+from fedlib.core.client import Client, LostState, Unanswerable, WrappedState, Wrapper, handles
 from fedlib.core.messages import Declined, Message, check_work, decode, encode
-from fedlib.core.wrapping import WrappedState, Wrapper
 from fedlib.protection.secure import identities as primitives
 from fedlib.protection.secure.fixed_point import check_digits, to_words
 from fedlib.protection.secure.identities import (

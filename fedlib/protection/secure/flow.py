@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedlib.core.aggregation import Total
-from fedlib.core.agreement import exclude
+from fedlib.core.aggregation import Total, exclude
 from fedlib.core.array_types import Words
 from fedlib.core.messages import Message, MessageError, encode, privacy_of
 from fedlib.core.protocol import Flow, Replies, TooFewClients

@@ -12,8 +12,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from fedlib.core.aggregation import Aggregation
-from fedlib.core.agreement import agree_on_features
+from fedlib.core.aggregation import Aggregation, agree_on_features
 from fedlib.core.array_types import Floats
 from fedlib.core.client import Unanswerable, handles
 from fedlib.core.messages import Array, FeatureNames, Message

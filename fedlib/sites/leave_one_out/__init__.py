@@ -5,8 +5,7 @@ end each site gets the model that was fitted without it, predicts its rows, and 
 about scores that the estimators of `fedlib.evaluation` send.
 """
 
-from fedlib.sites.leave_one_out.client import LeftOutClient
 from fedlib.sites.leave_one_out.estimator import LeaveOneSiteOut
-from fedlib.sites.leave_one_out.flow import SiteScores, leave_one_site_out
+from fedlib.sites.leave_one_out.flow import LeftOutClient, SiteScores, leave_one_site_out
 
 __all__ = ["LeaveOneSiteOut", "LeftOutClient", "SiteScores", "leave_one_site_out"]

@@ -15,10 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.core.client import Client, roles_of
 from fedlib.core.estimator import Federated
 from fedlib.core.names import listed
-from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalBounds
+from fedlib.core.parameters import KW_ONLY, Fraction, Interval, Kind, OptionalBounds
 from fedlib.core.protocol import Flow
 from fedlib.core.registry import ALIGNED, LEAVE_ONE_OUT, innermost
-from fedlib.core.validation import Interval
 from fedlib.evaluation.class_scores import ClassScores
 from fedlib.evaluation.clustering import ClusterScores, FederatedClusteringScore
 from fedlib.evaluation.messages import MAX_BINS, DescribeClasses
@@ -32,9 +31,9 @@ from fedlib.protection.estimator import (
     mask_clients,
 )
 from fedlib.protection.privacy import split_guarantee
-from fedlib.sites.leave_one_out.client import LeftOutClient
 from fedlib.sites.leave_one_out.flow import (
     MIN_SITES,
+    LeftOutClient,
     NobodyAnswers,
     SiteScores,
     leave_one_site_out,

@@ -11,11 +11,13 @@ Source: K. Pearson, On lines and planes of closest fit to systems of points in s
 from fedlib.tables.components.flow import (
     PCAClient,
     PCAModel,
+    Scatter,
+    SumClippedScatter,
+    SumScatter,
     find_scatter,
     pca,
     principal_components,
 )
-from fedlib.tables.components.messages import Scatter, SumClippedScatter, SumScatter
 
 __all__ = [
     "PCAClient",

@@ -14,18 +14,19 @@ from fedlib.core.client import (
     LostState,
     OddRows,
     Unanswerable,
+    WrappingClient,
     handles,
     partitions,
+    usable_rows,
 )
 from fedlib.core.columns import TEXT, RawTable, read_columns
 from fedlib.core.labels import read_weights
 from fedlib.core.messages import Done, Message, decode, encode
 from fedlib.core.names import as_table, in_order
 from fedlib.core.points import eval_sets_of, with_weights
-from fedlib.core.wrapping import WrappingClient, usable_rows
 from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.protection.sums import RowTotals
-from fedlib.tables.components.messages import Scatter, SumClippedScatter, SumScatter, scatter
+from fedlib.tables.components.flow import Scatter, SumClippedScatter, SumScatter, scatter
 from fedlib.tables.pipeline.messages import (
     KEPT_TEXT,
     PipelineState,

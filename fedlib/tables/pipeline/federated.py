@@ -15,18 +15,16 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.core.aggregation import Aggregation
-from fedlib.core.agreement import agree_on_features
+from fedlib.core.aggregation import Aggregation, agree_on_features
 from fedlib.core.array_types import Bools
 from fedlib.core.client import Client, roles_of
 from fedlib.core.columns import NUMBER, TEXT, RawTable, read_columns
 from fedlib.core.estimator import Clusterer, Federated
 from fedlib.core.names import as_table, listed
-from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalBounds
+from fedlib.core.parameters import KW_ONLY, Fraction, Interval, Kind, OptionalBounds, StrOptions
 from fedlib.core.points import NO_BOUNDS, check_bounds
 from fedlib.core.protocol import Flow, Host
 from fedlib.core.registry import PIPELINE
-from fedlib.core.validation import Interval, StrOptions
 from fedlib.protection.estimator import (
     ProtectedFederated,
     check_nothing_lacks,
@@ -36,15 +34,17 @@ from fedlib.protection.estimator import (
 )
 from fedlib.protection.privacy import split_guarantee
 from fedlib.tables.components.flow import Components
-from fedlib.tables.pipeline.agreed import agreed_pipeline, limits_without_scale, problems_of
 from fedlib.tables.pipeline.client import PipelineClient
 from fedlib.tables.pipeline.flow import (
     PipelineModel,
     Rules,
+    agreed_pipeline,
     check_columns,
     clients_with_gaps,
     gap_error,
+    limits_without_scale,
     pipeline,
+    problems_of,
 )
 from fedlib.tables.pipeline.messages import Preprocess, expand
 from fedlib.tables.schema import Schema

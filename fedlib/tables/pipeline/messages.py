@@ -14,7 +14,7 @@ from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import FAR_FROM_ROW, by_rounding
 from fedlib.core.columns import EMPTY, MAX_NUMBER, TEXT, RawTable, present, spelled_truth
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError, decode
-from fedlib.tables.components.messages import component_names, project
+from fedlib.tables.components.flow import component_names, project
 from fedlib.tables.summary.messages import MAX_ROWS, Category, split
 
 Gaps = Literal["fill", "drop", "keep"]

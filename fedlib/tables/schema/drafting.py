@@ -27,11 +27,10 @@ import numpy as np
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.columns import MAX_EXACT, MAX_TEXT
-from fedlib.core.journal import UnreadableFile
-from fedlib.core.names import composed, printable
+from fedlib.core.file_errors import UnreadableFile
+from fedlib.core.texts import composed, printable
 from fedlib.tables.columns import GROUPED, check_faults
 from fedlib.tables.layouts import LEADING_ZERO, find_layout
-from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.schema.cells import Column, Notation, encode, read_days, read_numbers
 from fedlib.tables.schema.descriptor import (
     MAX_CATEGORIES,
@@ -42,7 +41,7 @@ from fedlib.tables.schema.descriptor import (
 )
 from fedlib.tables.schema.reading import TEXT, Undecodable, find_names, open_source
 from fedlib.tables.schema.schema import Schema
-from fedlib.tables.streams import find_encoding, undecodable
+from fedlib.tables.streams import ReadOptions, find_encoding, undecodable
 
 MIN_ROWS = 10  # of a category, and of a column with limits
 MIN_DISTINCT = 50  # texts with more different values, and this share of them, are identifiers

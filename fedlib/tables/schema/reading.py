@@ -18,7 +18,7 @@ import pandas as pd
 
 from fedlib.core.columns import MAX_EXACT
 from fedlib.core.labels import check_characters
-from fedlib.core.names import composed, printable
+from fedlib.core.texts import composed, printable
 from fedlib.tables.columns import unguarded
 from fedlib.tables.schema.cells import Column, plain_numbers
 from fedlib.tables.schema.descriptor import Dialect, import_arrow
@@ -92,7 +92,7 @@ def open_source(
             raise _undecodable(encoding or "utf-8") from error
     from fedlib.tables.columns import check_faults
     from fedlib.tables.files import SiteFile
-    from fedlib.tables.read_options import ReadOptions
+    from fedlib.tables.streams import ReadOptions
 
     content = SiteFile.read(path, ReadOptions(sheet=sheet)).content
     for column in columns:

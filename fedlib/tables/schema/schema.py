@@ -29,16 +29,17 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from fedlib.core.agreed_columns import AgreedColumns
-from fedlib.core.journal import reading
-from fedlib.core.names import as_table, composed, feature_names, printable
+from fedlib.core.aggregation import AgreedColumns
+from fedlib.core.file_errors import reading
+from fedlib.core.names import as_table, feature_names
+from fedlib.core.texts import composed, printable
 from fedlib.tables.files import Table
-from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.schema.applying import Report, apply_columns, check, to_table
 from fedlib.tables.schema.cells import IDENTIFIER, Column
 from fedlib.tables.schema.descriptor import MAX_BYTES, check_resource, decode, short
 from fedlib.tables.schema.fields import check_columns, missing_values, read_column, read_name
 from fedlib.tables.schema.reading import Source, open_source
+from fedlib.tables.streams import ReadOptions
 
 
 def differences(columns: Sequence[Column], others: Sequence[Column]) -> list[str]:

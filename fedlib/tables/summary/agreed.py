@@ -13,8 +13,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 import numpy as np
 
-from fedlib.core.aggregation import Aggregation
-from fedlib.core.agreement import agree_on_features
+from fedlib.core.aggregation import Aggregation, agree_on_features
 from fedlib.core.array_types import Bytes, Floats, Ints
 from fedlib.core.client import Unanswerable
 from fedlib.core.columns import NUMBER, TEXT, RawTable, spelled_truth

@@ -10,9 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.core.aggregation import Aggregation
-from fedlib.core.agreed_columns import AgreedColumns
-from fedlib.core.agreement import agree_on_features
+from fedlib.core.aggregation import Aggregation, AgreedColumns, agree_on_features
 from fedlib.core.array_types import Ints
 from fedlib.core.client import Client
 from fedlib.core.columns import NUMBER, TEXT, RawTable
@@ -20,13 +18,13 @@ from fedlib.core.parameters import (
     KW_ONLY,
     Flag,
     Fraction,
+    Interval,
     Kind,
     OptionalBounds,
     OptionalPositiveFloat,
 )
 from fedlib.core.points import NO_BOUNDS
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import Interval
 from fedlib.protection.estimator import WeightedFederated, in_schema, is_protected
 from fedlib.protection.sums import NoisySums
 from fedlib.tables.schema.cells import IDENTIFIER, Column

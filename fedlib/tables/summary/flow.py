@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.core.agreement import Disagreement, settle
+from fedlib.core.aggregation import Disagreement, settle
 from fedlib.core.array_fields import MAX_COUNT, Array, Checked
 from fedlib.core.array_types import Bytes, Floats, Ints
 from fedlib.core.columns import NUMBER, TEXT
@@ -199,7 +199,7 @@ class TableSummary(Checked):
         The sum of the weights of the values, if the rows have weights; NaN for columns of text.
     intervals : array (4, n_columns, 2)
         With noise, those of the counts of values and of gaps, the means and the variances; see
-        `fedlib.protection.privacy.intervals`. Without noise, there are none: (4, 0, 2).
+        `fedlib.protection.privacy.noise`. Without noise, there are none: (4, 0, 2).
     count_error : float
         With noise, the error of each count of a bin or a category; its interval is ± this.
     """

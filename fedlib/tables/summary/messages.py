@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.core.agreement import agree_on_features, agree_on_kind, exclude, settle
+from fedlib.core.aggregation import agree_on_features, agree_on_kind, exclude, settle
 from fedlib.core.array_fields import OF_CLIENT
 from fedlib.core.array_types import Bytes, Floats, Ints, Words
 from fedlib.core.columns import EMPTY, MAX_NUMBER, MAX_TEXT

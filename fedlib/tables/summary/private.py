@@ -32,7 +32,7 @@ from fedlib.protection.privacy import (
     quantise,
     to_unit,
 )
-from fedlib.protection.privacy.intervals import Noise, estimate, hides, ratio
+from fedlib.protection.privacy.noise import Noise, estimate, hides, ratio
 from fedlib.protection.secure.points import agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
 from fedlib.tables.summary.agreed import AgreedTable, check_lengths, chosen_numbers, count_known

@@ -23,11 +23,9 @@ from fedlib.core.client import Client
 from fedlib.core.journal import Place
 from fedlib.core.ledger import Ledger
 from fedlib.core.messages import Failure, decode, encode
-from fedlib.core.validation import check_option
+from fedlib.core.parameters import check_option
 from fedlib.transports.dask import tasks
-from fedlib.transports.dask.labels import gather_labels
-from fedlib.transports.dask.partitions import Partitions, is_delayed
-from fedlib.transports.dask.tasks import Seat, Sent
+from fedlib.transports.dask.tasks import Partitions, Seat, Sent, gather_labels, is_delayed
 
 
 class Progress:

@@ -33,9 +33,8 @@ from flwr.supercore import telemetry
 
 from fedlib.transports.flower.app import client_app
 from fedlib.transports.flower.fin import FIN, FINResult
-from fedlib.transports.flower.grid import GridInProcess
 from fedlib.transports.flower.log import show_errors_in_one_line
-from fedlib.transports.flower.transport import Flower, PartitionError
+from fedlib.transports.flower.transport import Flower, GridInProcess, PartitionError
 
 __all__ = [
     "FIN",

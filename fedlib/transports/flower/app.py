@@ -14,7 +14,7 @@ from fedlib.core.client import Client, LostState
 from fedlib.core.messages import decode, encode
 from fedlib.core.protocol import serve
 from fedlib.tables.schema.schema import OtherSchema
-from fedlib.transports.flower.records import RECORD, failure, fields, reply
+from fedlib.transports.flower.transport import RECORD, failure, fields, reply
 
 logger = logging.getLogger(__name__)
 

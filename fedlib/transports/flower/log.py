@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from fedlib.core.names import printable
 from fedlib.core.protocol import TooFewClients
+from fedlib.core.texts import printable
 
 
 class OneLineErrors(logging.Filter):

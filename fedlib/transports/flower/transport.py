@@ -2,25 +2,163 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
 
-from fedlib.core.agreed_columns import AgreedColumns
+from fedlib.core.aggregation import AgreedColumns
 from fedlib.core.ledger import Ledger
-from fedlib.transports.flower.records import (
-    PARTITION,
-    REQUEST,
-    error_name,
-    failure,
-    fields,
-    message,
-)
+from fedlib.core.messages import Failure, encode
+
+
+class GridInProcess(Grid):
+    """A grid whose nodes are objects in this process, to try out or test an app.
+
+    As in a deployment, a node keeps nothing between two messages except its configuration and the
+    state of its context.
+
+    Parameters
+    ----------
+    app : ClientApp
+        The app that the nodes run.
+    n_nodes : int
+        The number of nodes; their partitions are 0..n_nodes - 1.
+    run_config : mapping, optional
+        The configuration of the run.
+
+    Attributes
+    ----------
+    node_configs : dict of int to dict
+        The configuration of each node, by its identifier. You may change it.
+    """
+
+    def __init__(
+        self,
+        app: ClientApp,
+        n_nodes: int,
+        run_config: Mapping[str, bool | float | int | str] | None = None,
+    ):
+        self.app = app
+        self.run_config = dict(run_config or {})
+        self.node_configs: dict[int, dict[str, Any]] = {
+            1000 + i: {"partition-id": i, "num-partitions": n_nodes} for i in range(n_nodes)
+        }
+        self._replies: dict[str, Message] = {}
+        self.set_run(Run.create_empty(run_id=1))
+
+    def set_run(self, run: Run) -> None:
+        """Set the run, in which the nodes' contexts are empty.
+
+        Flower's messages take their origin from this process's identity.
+        """
+        self._run = run
+        self._states = {node: RecordDict() for node in self.node_configs}
+        TaskIdentity.run_id, TaskIdentity.node_id = run.run_id, SUPERLINK_NODE_ID
+        TaskIdentity.task_id = 1
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the identifiers of the nodes."""
+        return list(self.node_configs)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Deliver messages to the nodes, one after the other, and return their identifiers."""
+        identifiers = []
+        for one in messages:
+            identifier = one.metadata.__dict__["_message_id"] = str(uuid.uuid4())
+            self._replies[identifier] = self.deliver(one)
+            identifiers.append(identifier)
+        return identifiers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies to messages, each of them once."""
+        return [self._replies.pop(i) for i in message_ids if i in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Push messages and pull their replies."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def deliver(self, sent: Message) -> Message:
+        """Return a node's reply to a message, or the error that Flower makes of its exception."""
+        node = sent.metadata.dst_node_id
+        context = Context(
+            run_id=self._run.run_id,
+            node_id=node,
+            node_config=dict(self.node_configs[node]),
+            state=copy.deepcopy(self._states[node]),
+            run_config=dict(self.run_config),
+        )
+        try:
+            reply = self.app(sent, context)
+        except Exception as error:
+            code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            return Message(Error(code, str(error)), reply_to=sent)
+        self._states[node] = context.state
+        return reply
+
+
+RECORD = "fedlib"  # the name of our record in a message and in a node's state
+PARTITION, REQUEST = "query", "train"  # Flower's types for our two kinds of messages
+ERRORS = {
+    code: name.title().replace("_", "")
+    for name, code in vars(ErrorCode).items()
+    if isinstance(code, int)
+}
+
+
+def message(node: int, kind: str, content: Mapping[str, Any], ttl: float) -> Message:
+    """Return a message to a node that expires after ``ttl`` seconds."""
+    return Message(RecordDict({RECORD: ConfigRecord(dict(content))}), node, kind, ttl=ttl)
+
+
+def reply(request: Message, content: Mapping[str, Any]) -> Message:
+    """Return the reply to a message."""
+    return Message(RecordDict({RECORD: ConfigRecord(dict(content))}), reply_to=request)
+
+
+def fields(received: Message) -> Mapping[str, Any]:
+    """Return our fields in a message; none if it has no record of ours."""
+    record = received.content.get(RECORD)
+    return record if isinstance(record, ConfigRecord) else {}
+
+
+def error_name(received: Message) -> str:
+    """Return the name of a Flower error. Its text, which may contain data, is not read."""
+    return ERRORS.get(received.error.code, "Unknown")
+
+
+def failure(name: str) -> bytes:
+    """Return the bytes of a `Failure`."""
+    return encode(Failure(name))
+
 
 FIRST_POLL, LAST_POLL = 0.01, 1.0  # seconds between two polls
 POLL_FRACTION = 0.05  # the largest delay of a reply by polling, in parts of the time waited so far

@@ -20,8 +20,8 @@ import httpx
 from fedlib import __version__
 from fedlib.core.client import Client
 from fedlib.core.messages import MAX_BYTES, encode
-from fedlib.core.names import printable
 from fedlib.core.protocol import logger, serve
+from fedlib.core.texts import printable
 from fedlib.transports.http.limits import (
     HOLD,
     NEXT,

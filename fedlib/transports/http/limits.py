@@ -52,8 +52,13 @@ import msgspec
 
 from fedlib import __version__
 from fedlib.core.ledger import SERVER
-from fedlib.core.parameters import PositiveFloat, PositiveInt, describe
-from fedlib.core.validation import Interval, validate_parameter_constraints
+from fedlib.core.parameters import (
+    Interval,
+    PositiveFloat,
+    PositiveInt,
+    describe,
+    validate_parameter_constraints,
+)
 
 
 def new_token() -> str:

@@ -20,9 +20,10 @@ from urllib.parse import urlsplit
 import msgspec
 from uvicorn.config import Config
 
-from fedlib.core.agreed_columns import AgreedColumns
+from fedlib.core.aggregation import AgreedColumns
 from fedlib.core.client import Client, LostState
-from fedlib.core.journal import JournalError, Place, lock, open_private, using_folder
+from fedlib.core.file_errors import using_folder
+from fedlib.core.journal import JournalError, Place, lock, open_private
 from fedlib.core.ledger import Ledger
 from fedlib.core.messages import Message, MessageError, decode
 from fedlib.core.protocol import TooFewClients

@@ -10,7 +10,7 @@ from IPython.display import display
 
 from fedlib import datasets
 from fedlib.tables.files import SiteFile, read_table
-from fedlib.tables.read_options import ReadOptions
+from fedlib.tables.streams import ReadOptions
 from study.shared.pages import ROOT, badge, stand_ins
 
 CLASS = "class"  # the column of classes in a reader's file

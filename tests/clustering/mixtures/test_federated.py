@@ -11,6 +11,7 @@ from sklearn.mixture import GaussianMixture
 
 from fedlib import FederatedGaussianMixture
 from fedlib.clustering.mixtures.client import GaussianMixtureClient
+from fedlib.clustering.mixtures.em import NOTHING_GIVEN
 from fedlib.clustering.mixtures.messages import (
     FitMixture,
     ImproveMixture,
@@ -18,7 +19,6 @@ from fedlib.clustering.mixtures.messages import (
     LocalMixture,
     SumResponsibilities,
 )
-from fedlib.clustering.mixtures.start import NOTHING_GIVEN
 from fedlib.core.in_process import InProcess
 from fedlib.core.messages import decode, encode
 from fedlib.core.protocol import serve

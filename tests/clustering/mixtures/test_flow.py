@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from fedlib import FederatedGaussianMixture
 from fedlib.clustering.mixtures.checks import log_density_range
 from fedlib.clustering.mixtures.client import GaussianMixtureClient
-from fedlib.clustering.mixtures.em import fit_mixture, log_joint
+from fedlib.clustering.mixtures.em import NOTHING_GIVEN, fit_mixture, log_joint
 from fedlib.clustering.mixtures.flow import federated_gaussian_mixture, step_of_em
 from fedlib.clustering.mixtures.messages import (
     AssignComponents,
@@ -28,7 +28,6 @@ from fedlib.clustering.mixtures.messages import (
     positive_definite,
     sklearn_shape,
 )
-from fedlib.clustering.mixtures.start import NOTHING_GIVEN
 from fedlib.core.in_process import InProcess
 from fedlib.core.ledger import Ledger
 from fedlib.core.messages import Done, MessageError

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from fedlib import FederatedGaussianMixture, FederatedPipeline, GaussianMixtureSelection, Schema
 from fedlib.clustering.mixtures.client import GaussianMixtureClient
-from fedlib.clustering.mixtures.em import fit_mixture, fit_start, improve, sum_responsibilities
+from fedlib.clustering.mixtures.em import (
+    NOTHING_GIVEN,
+    fit_mixture,
+    fit_start,
+    improve,
+    sum_responsibilities,
+)
 from fedlib.clustering.mixtures.messages import (
     ImproveWeightedMixture,
     Mixture,
@@ -16,7 +22,6 @@ from fedlib.clustering.mixtures.messages import (
     WeightedResponsibilitySums,
     parameters,
 )
-from fedlib.clustering.mixtures.start import NOTHING_GIVEN
 from fedlib.core.messages import decode, encode
 from fedlib.testing import Recorder
 

@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from fedlib import DensitySuggestion, FederatedPipeline, suggest_parameters
 from fedlib.clustering.density.cells import count_cells
-from fedlib.core.agreement import Disagreement
+from fedlib.core.aggregation import Disagreement
 from fedlib.core.messages import Declined, decode, encode
 from fedlib.core.protocol import TooFewClients
 from fedlib.datasets import load

@@ -27,8 +27,7 @@ from fedlib.evaluation.numbers import RegressionScoreClient
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.policy.guard import _refined, sizes_of, without_small
 from fedlib.protection.sums import RowTotals
-from fedlib.tables.components.flow import PCAClient
-from fedlib.tables.components.messages import SumClippedScatter, SumScatter
+from fedlib.tables.components.flow import PCAClient, SumClippedScatter, SumScatter
 from fedlib.tables.pipeline.client import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess
 from fedlib.tables.summary.client import SummaryClient

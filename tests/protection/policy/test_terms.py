@@ -28,10 +28,9 @@ from fedlib.clustering.kmeans.messages import (
     SummariseGroups,
     SumWeightedClusters,
 )
-from fedlib.core.client import Client, handles, partitions
+from fedlib.core.client import Client, WrappingClient, handles, partitions
 from fedlib.core.messages import Declined, Done, Message, MessageError, encode
 from fedlib.core.protocol import run
-from fedlib.core.wrapping import WrappingClient
 from fedlib.evaluation.clustering import ClusteringScoreClient
 from fedlib.evaluation.messages import CountClassScores, CountScores, SumErrors, SumLabelledRows
 from fedlib.evaluation.numbers import RegressionScoreClient
@@ -39,11 +38,9 @@ from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Privacy
 from fedlib.protection.secure import SecureClient, secure_sum, simulated_identities
 from fedlib.protection.secure.points import DescribeFeatures
-from fedlib.sites.leave_one_out.client import LeftOutClient
-from fedlib.sites.leave_one_out.messages import BeginFold, TakeModel
+from fedlib.sites.leave_one_out.flow import BeginFold, LeftOutClient, TakeModel
 from fedlib.sites.models import to_bytes
-from fedlib.tables.components.flow import PCAClient
-from fedlib.tables.components.messages import SumScatter
+from fedlib.tables.components.flow import PCAClient, SumScatter
 from fedlib.tables.pipeline import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess, PreprocessAndProject
 from fedlib.tables.summary.client import SummaryClient

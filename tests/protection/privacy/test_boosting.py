@@ -9,7 +9,7 @@ from fedlib.boosting import tree_client
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.histograms import SumNoisyHistograms
 from fedlib.boosting.messages import BeginBoosting
-from fedlib.boosting.private import gradient_limits, in_units, row_sensitivity
+from fedlib.boosting.secure import gradient_limits, in_units, row_sensitivity
 from fedlib.core.ledger import SERVER
 from fedlib.protection.privacy import privacy_per_request
 from fedlib.protection.secure import SecureClient, simulated_identities

@@ -30,7 +30,7 @@ from fedlib.boosting.cuts import bounded_cuts
 from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
 from fedlib.boosting.histograms import SumNoisyHistograms
 from fedlib.boosting.messages import BeginBoosting, StartTrees
-from fedlib.boosting.private import gradient_limits, row_sensitivity
+from fedlib.boosting.secure import gradient_limits, row_sensitivity
 from fedlib.clustering.density.bounded_cells import CountWithNoise
 from fedlib.clustering.kmeans.flow import SumClustersNoisily
 from fedlib.clustering.mixtures.private import SumResponsibilitiesNoisily
@@ -42,7 +42,7 @@ from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import NoisyRequest, Privacy
 from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.protection.secure.points import DescribeFeatures
-from fedlib.tables.components.messages import SumClippedScatter
+from fedlib.tables.components.flow import SumClippedScatter
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.private import SumAgreedColumnsNoisily, SumColumnsNoisily
 from fedlib.tables.summary.weighted import SumWeightedColumns

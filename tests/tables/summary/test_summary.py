@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import fedlib
-from fedlib.core.agreement import Disagreement
+from fedlib.core.aggregation import Disagreement
 from fedlib.core.messages import Declined, MessageError, encode
 from fedlib.core.protocol import TooFewClients
 from fedlib.sites import models

@@ -6,7 +6,7 @@ from fedlib import HorizontalDBSCAN
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.core.messages import decode
 from fedlib.transports.flower import GridInProcess, client_app
-from fedlib.transports.flower.records import RECORD
+from fedlib.transports.flower.transport import RECORD
 
 SITES = [[[0.1], [0.3], [1.2]], [[1.9], [2.5], [9.0]], [[0.2], [5.0]]]
 

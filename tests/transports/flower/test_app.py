@@ -12,7 +12,7 @@ from fedlib.core.messages import Failure, Labels, decode, encode
 from fedlib.core.messages import Message as FedlibMessage
 from fedlib.core.protocol import TooFewClients, run
 from fedlib.transports.flower import Flower, GridInProcess, client_app
-from fedlib.transports.flower.records import RECORD
+from fedlib.transports.flower.transport import RECORD
 
 
 @pytest.mark.parametrize("where", ["make_client", "after"])

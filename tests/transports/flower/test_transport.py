@@ -29,7 +29,7 @@ from fedlib.core.registry import protocols
 from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.testing import seeded_noise
 from fedlib.transports.flower import Flower, GridInProcess, PartitionError, client_app
-from fedlib.transports.flower.records import RECORD
+from fedlib.transports.flower.transport import RECORD
 
 
 @pytest.mark.parametrize("name", OURS)

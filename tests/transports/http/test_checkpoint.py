@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
-from fedlib.core.journal import FolderError
+from fedlib.core.file_errors import FolderError
 from fedlib.core.messages import Labels, encode
 from fedlib.protection.policy import GuardedClient
 from fedlib.transports.http import Checkpoint, join, kept_state, new_token

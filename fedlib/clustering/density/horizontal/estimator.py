@@ -21,15 +21,16 @@ from fedlib.clustering.density.horizontal.messages import (
 from fedlib.core.parameters import (
     KW_ONLY,
     Flag,
+    Interval,
     OptionalBounds,
     OptionalPositiveFloat,
     OptionalPositiveInt,
     PositiveFloat,
     PositiveInt,
     RandomSource,
+    StrOptions,
 )
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import Interval, StrOptions
 from fedlib.protection.estimator import ProtectedFederated
 from fedlib.protection.sums import NoisySums
 

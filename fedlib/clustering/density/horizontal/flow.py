@@ -28,8 +28,7 @@ from fedlib.clustering.density.horizontal.messages import (
     sum_cells,
 )
 from fedlib.clustering.density.near_cells import noise_margin
-from fedlib.core.aggregation import Aggregation
-from fedlib.core.agreement import agree_on_features, exclude, settle
+from fedlib.core.aggregation import Aggregation, agree_on_features, exclude, settle
 from fedlib.core.array_types import Ints
 from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.secure.points import agree_on_bounded_features

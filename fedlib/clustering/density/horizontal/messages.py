@@ -17,7 +17,7 @@ from fedlib.clustering.density.cells import (
     distinct_and_sorted,
     place_points,
 )
-from fedlib.core.agreement import agree_on_features
+from fedlib.core.aggregation import agree_on_features
 from fedlib.core.array_fields import MAX_COUNT, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError

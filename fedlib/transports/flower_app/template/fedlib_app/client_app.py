@@ -4,7 +4,7 @@ The configuration of the site's node describes the site:
 
 - ``data`` is the file with its rows. ``columns``, ``target``, ``sample_weight``, ``base_margin``
   and ``ids`` are names of columns in it. The other fields of
-  `fedlib.tables.read_options.ReadOptions`, such as ``separator`` and ``text``, say how it is
+  `fedlib.tables.streams.ReadOptions`, such as ``separator`` and ``text``, say how it is
   written.
 - ``schema`` is the site's copy of the schema of the study (JSON), by which the columns are read.
   Its digest must be the ``schema-digest`` of the run.
@@ -41,9 +41,9 @@ from fedlib.protection.secure import Identity
 from fedlib.sites import site
 from fedlib.tables.columns import csv_bytes
 from fedlib.tables.files import Table, read_table, write_file, write_labels
-from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.schema import Schema
 from fedlib.tables.schema.schema import check_options, check_same
+from fedlib.tables.streams import ReadOptions
 from fedlib.transports.flower import Context, client_app
 
 READING = tuple(field.name for field in fields(ReadOptions))
