@@ -17,7 +17,7 @@ def die_at(wanted, number):
     """Wrap what the moments are: records of a journal, and the work of a client."""
     from fedlib.core.journal import Journal
     from fedlib.transports.http import client
-    from fedlib.transports.http.server import Checkpoint
+    from fedlib.transports.http.checkpoint import Checkpoint
 
     client.RETRY, client.MAX_RETRY = 0.02, 0.1  # the tests start many processes
     left = [number]

@@ -52,17 +52,17 @@ __getattr__, __dir__, _ = lazy_loader.attach(
     submod_attrs={
         "checkpoint": ["Checkpoint", "kept_state"],
         "client": ["JoinError", "Unreachable", "join"],
-        "limits": ["Limits"],
+        "limits": ["Limits", "digest", "new_token"],
         "server": ["HTTP"],
         "status": ["ClientStatus", "ConversationLine", "Status"],
-        "tokens": ["digest", "new_token"],
     },
 )
 
 if TYPE_CHECKING:
+    from fedlib.transports.http.checkpoint import Checkpoint, kept_state
     from fedlib.transports.http.client import JoinError, Unreachable, join
     from fedlib.transports.http.limits import Limits, digest, new_token
-    from fedlib.transports.http.server import HTTP, Checkpoint, kept_state
+    from fedlib.transports.http.server import HTTP
     from fedlib.transports.http.status import ClientStatus, ConversationLine, Status
 
 __all__ = [

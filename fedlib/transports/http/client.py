@@ -22,6 +22,7 @@ from fedlib.core.client import Client
 from fedlib.core.messages import MAX_BYTES, encode
 from fedlib.core.protocol import logger, serve
 from fedlib.core.texts import printable
+from fedlib.transports.http.checkpoint import Checkpoint, reserved
 from fedlib.transports.http.limits import (
     HOLD,
     NEXT,
@@ -34,7 +35,6 @@ from fedlib.transports.http.limits import (
     Welcome,
     require_tls,
 )
-from fedlib.transports.http.server import Checkpoint, reserved
 
 RETRY, MAX_RETRY = 0.2, 2.0  # seconds between two attempts of a call, at first and at most
 _random = random.Random()  # the global generator belongs to the user

@@ -14,7 +14,7 @@ from fedlib.core.file_errors import FolderError
 from fedlib.core.messages import Labels, encode
 from fedlib.protection.policy import GuardedClient
 from fedlib.transports.http import Checkpoint, join, kept_state, new_token
-from fedlib.transports.http.server import reserved
+from fedlib.transports.http.checkpoint import reserved
 
 ODD = [0, 1, 0x7F, 0x80, 0x91, 0xC1, 0xD9, 0xDF, 0xFF]
 

@@ -7,7 +7,7 @@ import pytest
 from fedlib import HorizontalDBSCAN
 from fedlib.core.journal import open_private
 from fedlib.tables.files import write_file
-from fedlib.transports.http.server import FILE, LOCK, Checkpoint, reserved
+from fedlib.transports.http.checkpoint import FILE, LOCK, Checkpoint, reserved
 
 
 @pytest.fixture
