@@ -109,7 +109,7 @@ def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
         text = r"state is in use by another process: stop it first"
         with pytest.raises(ValueError, match=text), reserved(folder):
             pass
-        text = "from fedlib.transports.http.server import reserved; from pathlib import Path\n"
+        text = "from fedlib.transports.http.checkpoint import reserved; from pathlib import Path\n"
         text += f"with reserved(Path({str(folder)!r})): pass"
         other = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
         assert "is in use by another process" in other.stderr
