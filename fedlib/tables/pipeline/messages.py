@@ -256,8 +256,11 @@ class Preprocess(Message):
                 numbers = table.numbers_or_gaps(j)
                 marks.append(np.isnan(numbers).astype(np.float64))
                 fill = self.fill[j] if self.gaps == "fill" and np.isnan(numbers).any() else 0.0
-                for subtracted in (self.centre[j], fill):  # what is filled is far from a value
-                    marks += [rows.astype(float) for rows in by_rounding(numbers, subtracted)]
+                # What is filled is far from a value.
+                marks += [rows.astype(float) for rows in by_rounding(numbers, fill)]
+                # Rows that are rounded to the same difference are not told apart.
+                for rows in by_rounding(numbers, self.centre[j]):
+                    marks.append(np.where(rows, numbers - self.centre[j], 0.0))
         return np.stack(marks, axis=1)
 
     def _scaled(self, numbers: Floats, j: int) -> Floats:

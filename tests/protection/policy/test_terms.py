@@ -406,6 +406,26 @@ def test_preprocessing_that_rounds_rows_is_declined(rules, answered):
     assert isinstance(site.answer(SumScatter(np.zeros(1))), Declined) != answered
 
 
+@pytest.mark.parametrize(
+    ("tiny", "answered"),
+    [
+        (np.full(12, 5e-17), True),  # all become the same number
+        (np.full(5, 5e-17), False),
+        (np.append(np.full(12, 5e-17), 1e-11), False),  # keeps 10 bits
+    ],
+)
+def test_tiny_values_that_become_equal_are_a_group(tiny, answered):
+    site = guarded(PipelineClient(np.append(AGES, tiny)[:, None], FederatedKMeansClient))
+    zero = np.zeros(1)
+    site.answer(
+        Preprocess(
+            *((), np.zeros(1, np.uint8), (), "fill", zero, zero + 50.0, zero + 1),
+            *(np.zeros(1, np.int64), (), "ignore"),
+        )
+    )
+    assert isinstance(site.answer(SumScatter(zero)), Declined) != answered
+
+
 def mix(centre, spread, mean=0.0):
     """Return rules whose first component is ``centre - age + income / spread``."""
     zeros = np.zeros(2)
