@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,9 +26,11 @@ from fedlib.boosting.descriptions import (
     TrainingDescription,
 )
 from fedlib.boosting.label_sums import LabelSums
-from fedlib.boosting.settings import Settings
 from fedlib.core.aggregation import MAX_SHOWN, agree_on_features, settle
 from fedlib.core.protocol import Flow, Replies
+
+if TYPE_CHECKING:  # a client imports this module, and the settings import scikit-learn
+    from fedlib.boosting.settings import Settings
 from fedlib.core.texts import printable
 
 REMEDY = "; objective='multi:softprob' allows more"

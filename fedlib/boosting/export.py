@@ -23,6 +23,7 @@ from fedlib.kernels.buckets import BY_CATEGORY
 from fedlib.kernels.histograms import BELOW_ALL
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from xgboost import Booster
 
 
@@ -510,10 +511,6 @@ def _tree_model(tree: Tree, number: int, n_features: int) -> dict[str, Any]:
             "size_leaf_vector": "1",
         },
     }
-
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def contributions(

@@ -41,7 +41,6 @@ from fedlib.boosting.histograms import (
 from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.messages import MAX_LOSS, MAX_SUM, MAX_WEIGHT
 from fedlib.boosting.objectives import OBJECTIVES, Parameter
-from fedlib.boosting.settings import Settings
 from fedlib.boosting.training import Training
 from fedlib.core.aggregation import Aggregation, agree_on_features
 from fedlib.core.array_types import Floats, Ints

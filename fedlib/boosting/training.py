@@ -34,6 +34,10 @@ from fedlib.kernels.gains import Categories, Limits, SplitRule, newton_steps, no
 from fedlib.kernels.histograms import absolute_sums, subtract_siblings
 from fedlib.kernels.splits import Decisions
 
+if TYPE_CHECKING:  # a site does not need the estimators' parameters
+    from fedlib.boosting.settings import Settings
+
+
 ROUNDING = 1e-5  # of a client's weight; gradients are float32
 
 
@@ -179,10 +183,6 @@ class NodeHistory:
 def reasons(problems: Mapping[str, str | None]) -> dict[str, str]:
     """Return the clients with a problem, and the problem of each."""
     return {name: problem for name, problem in problems.items() if problem is not None}
-
-
-if TYPE_CHECKING:  # a site does not need the estimators' parameters
-    from fedlib.boosting.settings import Settings
 
 
 @dataclass(kw_only=True)
@@ -452,10 +452,6 @@ def _newton_steps(sums: Ints, bounds: Floats32, training: Training) -> Floats32:
     """Return −G/(H + λ) of sums (n, 2), 0 if H is below ``min_child_weight``."""
     g, h = (sums * training.unit).T
     return gains.newton_steps(g, h, bounds, training.rule)
-
-
-if TYPE_CHECKING:  # a site does not need the estimators' parameters
-    from fedlib.boosting.settings import Settings
 
 
 class OpenNodes(NamedTuple):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fedlib.protection.secure import Identity
     from fedlib.tables.files import SiteFile, Table
     from fedlib.tables.schema import Schema
-    from fedlib.transports.http.limits import Welcome
+    from fedlib.transports.http.wire import Welcome
 
 Value = TypeVar("Value")
 

@@ -30,7 +30,7 @@ from fedlib.cli.common import (
 )
 from fedlib.core.texts import printable
 from fedlib.tables.streams import ReadOptions
-from fedlib.transports.http.limits import CannotJoin
+from fedlib.transports.http.wire import CannotJoin
 
 if TYPE_CHECKING:
     from fedlib.core.client import Client
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fedlib.protection.policy import Policy
     from fedlib.protection.secure import Identity
     from fedlib.tables.files import Table
-    from fedlib.transports.http.limits import Welcome
+    from fedlib.transports.http.wire import Welcome
 
 EXTENDED = "fedlib.cli.join.extended"
 

@@ -10,10 +10,11 @@ from fedlib.clustering.density.horizontal import CountCells
 from fedlib.core.messages import encode
 from fedlib.transports.http import digest
 from fedlib.transports.http.connections import Connection, Listener, WebServer
-from fedlib.transports.http.limits import Limits, Tokens, Welcome
+from fedlib.transports.http.limits import Limits
 from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.sessions import Sessions
 from fedlib.transports.http.web import HEADERS, application
+from fedlib.transports.http.wire import Tokens, Welcome
 
 TOKENS = {"a": "s", "b": "t"}  # short, so that the fuzzer finds them
 CODES = {200, 204, 400, 401, 404, 405, 409, 410, 413, 421, 428, 429, 431}

@@ -52,18 +52,20 @@ __getattr__, __dir__, _ = lazy_loader.attach(
     submod_attrs={
         "checkpoint": ["Checkpoint", "kept_state"],
         "client": ["JoinError", "Unreachable", "join"],
-        "limits": ["Limits", "digest", "new_token"],
+        "limits": ["Limits"],
         "server": ["HTTP"],
         "status": ["ClientStatus", "ConversationLine", "Status"],
+        "wire": ["digest", "new_token"],
     },
 )
 
 if TYPE_CHECKING:
     from fedlib.transports.http.checkpoint import Checkpoint, kept_state
     from fedlib.transports.http.client import JoinError, Unreachable, join
-    from fedlib.transports.http.limits import Limits, digest, new_token
+    from fedlib.transports.http.limits import Limits
     from fedlib.transports.http.server import HTTP
     from fedlib.transports.http.status import ClientStatus, ConversationLine, Status
+    from fedlib.transports.http.wire import digest, new_token
 
 __all__ = [
     "HTTP",

@@ -23,7 +23,7 @@ from fedlib.core.messages import MAX_BYTES, encode
 from fedlib.core.protocol import logger, serve
 from fedlib.core.texts import printable
 from fedlib.transports.http.checkpoint import Checkpoint, reserved
-from fedlib.transports.http.limits import (
+from fedlib.transports.http.wire import (
     HOLD,
     NEXT,
     NUMBER,

@@ -14,7 +14,7 @@ import httpx
 
 from fedlib import __version__
 from fedlib.transports.http.client import connect, other_scheme, reason_of
-from fedlib.transports.http.limits import Welcome
+from fedlib.transports.http.wire import Welcome
 
 MAX_CLOCK_ERROR = 60.0  # seconds
 MIN_VALIDITY = 7  # days that the server's certificate should still be valid

@@ -29,11 +29,12 @@ from fedlib.transports.http.connections import (
     WebServer,
     raise_descriptor_limit,
 )
-from fedlib.transports.http.limits import LONGEST, SHORTEST, Limits, Tokens, Welcome, require_tls
+from fedlib.transports.http.limits import Limits
 from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.sessions import Sessions
 from fedlib.transports.http.status import Monitor, Status, Traffic, networks, take_status
 from fedlib.transports.http.web import HEADERS, application
+from fedlib.transports.http.wire import LONGEST, SHORTEST, Tokens, Welcome, require_tls
 
 MAX_SCHEMA = 48 * 2**10  # characters of a schema that sites can compare with theirs
 HEARTBEATS = 4  # heartbeats of a client before it counts as gone

@@ -20,9 +20,9 @@ from fedlib.core.messages import (
     decode,
     encode,
 )
-from fedlib.transports.http.limits import HOLD
 from fedlib.transports.http.session import Reply
 from fedlib.transports.http.sessions import Sessions
+from fedlib.transports.http.wire import HOLD
 
 LARGE = 2**18  # bytes from which a reply is checked outside the event loop
 

@@ -23,7 +23,10 @@ from starlette.routing import Route
 
 from fedlib.core.texts import printable
 from fedlib.transports.http.connections import Connection
-from fedlib.transports.http.limits import (
+from fedlib.transports.http.service import SessionService
+from fedlib.transports.http.session import Refusal, RefusedCall
+from fedlib.transports.http.status import Status, size
+from fedlib.transports.http.wire import (
     NEXT,
     NUMBER,
     PROCESS,
@@ -34,9 +37,6 @@ from fedlib.transports.http.limits import (
     check_schema,
     check_version,
 )
-from fedlib.transports.http.service import SessionService
-from fedlib.transports.http.session import Refusal, RefusedCall
-from fedlib.transports.http.status import Status, size
 
 CODES = {
     Refusal.CONFLICT: 409,

@@ -9,7 +9,7 @@ import httpx
 
 from fedlib import __version__
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
-from fedlib.transports.http.limits import NUMBER, PROCESS, VERSION
+from fedlib.transports.http.wire import NUMBER, PROCESS, VERSION
 from study.clustering import m_replica
 
 KEY = "EXECUTED.append('the code of a stranger') or (0, 0)"

@@ -10,7 +10,7 @@ import httpx
 from fedlib import HorizontalDBSCAN, __version__
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.transports.http import HTTP, Limits, digest, join, new_token
-from fedlib.transports.http.limits import PROCESS, VERSION
+from fedlib.transports.http.wire import PROCESS, VERSION
 
 SITE = Path(__file__).with_name("site.py")
 ANSWER = 60  # seconds after which a test that still waits has failed

@@ -16,7 +16,7 @@ from fedlib.core.client import Client, handles
 from fedlib.core.messages import Done, Message
 from fedlib.transports.http import HTTP, Unreachable, join, kept_state
 from fedlib.transports.http import client as http_client
-from fedlib.transports.http.limits import NUMBER
+from fedlib.transports.http.wire import NUMBER
 
 
 class Total(Message):

@@ -28,8 +28,8 @@ from fedlib.core.ledger import Ledger
 from fedlib.core.messages import MessageError, decode, encode
 from fedlib.core.protocol import run
 from fedlib.transports.http import new_token, service
-from fedlib.transports.http.limits import NUMBER, PROCESS
 from fedlib.transports.http.session import MAX_CALLS
+from fedlib.transports.http.wire import NUMBER, PROCESS
 
 
 def is_message(data):

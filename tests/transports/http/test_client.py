@@ -24,7 +24,7 @@ from fedlib.core.protocol import TooFewClients
 from fedlib.core.registry import find_estimator, unwrapped
 from fedlib.transports.http import JoinError, Unreachable, join
 from fedlib.transports.http.client import ClientLoop, connect, reason_of
-from fedlib.transports.http.limits import NUMBER, Welcome
+from fedlib.transports.http.wire import NUMBER, Welcome
 
 
 def test_a_client_may_be_made_from_the_protocols_name(points, start):

@@ -7,7 +7,7 @@ import pytest
 from http_helpers import ANSWER, TOKENS, address, caller, refused, serve
 
 from fedlib.transports.http import connections
-from fedlib.transports.http.limits import PROCESS
+from fedlib.transports.http.wire import PROCESS
 
 
 def answer(transport, head):

@@ -14,8 +14,8 @@ from fedlib.clustering.density.horizontal import CellCounts, CountCells
 from fedlib.core.ledger import Ledger
 from fedlib.core.messages import Failure, encode
 from fedlib.transports.http import HTTP, Limits, digest, new_token
-from fedlib.transports.http.limits import NUMBER, PROCESS, VERSION
 from fedlib.transports.http.status import Traffic, size
+from fedlib.transports.http.wire import NUMBER, PROCESS, VERSION
 
 NAMES = ("north", "south", "<b>&west</b>", "east", "never-" + "x" * 58)
 TOKENS = {name: new_token() for name in NAMES}

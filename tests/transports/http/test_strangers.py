@@ -15,7 +15,8 @@ from http_helpers import ANSWER, TOKENS, address, attend, caller, estimator, ser
 from fedlib import __version__
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.transports.http import connections
-from fedlib.transports.http.limits import PROCESS, VERSION, Limits
+from fedlib.transports.http.limits import Limits
+from fedlib.transports.http.wire import PROCESS, VERSION
 
 SHORT = {"stranger_seconds": 0.5}
 KNOWN = f"Authorization: Bearer {TOKENS['0']}\r\n{PROCESS}: a\r\n{VERSION}: {__version__}\r\n"

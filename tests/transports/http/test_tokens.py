@@ -3,7 +3,7 @@
 import pytest
 
 from fedlib.transports.http import digest, new_token
-from fedlib.transports.http.limits import Tokens
+from fedlib.transports.http.wire import Tokens
 
 SECRETS = {name: new_token() for name in ("north", "south", "west")}
 DIGESTS = {name: digest(token) for name, token in SECRETS.items()}

@@ -25,8 +25,8 @@ from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANCli
 from fedlib.core.client import Client
 from fedlib.core.messages import Declined, Failure, decode, encode
 from fedlib.transports.http import JoinError, client, join, new_token, service
-from fedlib.transports.http.limits import NUMBER, PROCESS
 from fedlib.transports.http.session import MAX_CALLS
+from fedlib.transports.http.wire import NUMBER, PROCESS
 
 
 def test_a_token_serves_one_live_process_at_a_time(points, start):
