@@ -30,8 +30,7 @@ from fedlib.core.client import Client
 from fedlib.core.journal import JournalError, run_id
 from fedlib.core.messages import Array, Done, Labels, Message, decode, encode
 from fedlib.core.protocol import TooFewClients, run
-from fedlib.transports.http import HTTP, Limits, join
-from fedlib.transports.http import limits as wire
+from fedlib.transports.http import HTTP, Limits, join, wire
 
 GONE = Limits(gone_after=2)
 
