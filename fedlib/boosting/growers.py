@@ -232,7 +232,7 @@ class Grower:
         return replies
 
     def problem_of_sums(self, level: Level, name: str, sums: Ints) -> str | None:
-        """Return why a client's sums in the open nodes cannot be right; None if they can.
+        """Return why a client's sums of the open nodes cannot be right; None if they can.
 
         The sums must be those of the declared rows, and next to those of the parents.
         """

@@ -121,7 +121,7 @@ class NodeHistory:
     Attributes
     ----------
     open : dict of str to array (n_open, …)
-        Per client, the sums or weights in the open nodes.
+        Per client, the sums or weights of the open nodes.
     parents : dict of str to array (n_parents, …)
         The same in the nodes of the level before that were split.
     """
@@ -154,7 +154,7 @@ class NodeHistory:
     def problem(
         self, name: str, reported: NDArray[Any], tolerance: float = 0.0, may_fall: bool = False
     ) -> str | None:
-        """Record a client's sums in the open nodes; return why they do not fit their parents'.
+        """Record a client's sums of the open nodes; return why they do not fit their parents'.
 
         Parameters
         ----------

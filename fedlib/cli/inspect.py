@@ -1,4 +1,4 @@
-"""``fedlib inspect``: take part in a run and see every reply before it is sent."""
+"""The commands ``fedlib inspect`` and ``fedlib protocols``."""
 
 from __future__ import annotations
 

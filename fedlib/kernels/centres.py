@@ -117,7 +117,7 @@ def _squares_about(X, weights, labels, centres, sums, compensation, counts):
             remainder = ((sums[c, f] - product) - error) + low
             shift = means[c, f] - centres[c, f]
             moved, rest = add(moved, rest, shift * (2.0 * remainder + counts[c] * shift))
-    for i in range(X.shape[0]):
+    for i in range(X.shape[0]):  # written out, since a call of `_squared_distance` takes longer
         c, square = labels[i], 0.0
         for f in range(d):
             difference = X[i, f] - means[c, f]

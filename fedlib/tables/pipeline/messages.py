@@ -258,7 +258,7 @@ class Preprocess(Message):
                 fill = self.fill[j] if self.gaps == "fill" and np.isnan(numbers).any() else 0.0
                 # What is filled is far from a value.
                 marks += [rows.astype(float) for rows in by_rounding(numbers, fill)]
-                # Rows that are rounded to the same difference are not told apart.
+                # Rows that are rounded to the same difference are one group.
                 for rows in by_rounding(numbers, self.centre[j]):
                     marks.append(np.where(rows, numbers - self.centre[j], 0.0))
         return np.stack(marks, axis=1)

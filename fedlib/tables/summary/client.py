@@ -154,7 +154,8 @@ class SummaryClient(Client):
 
     @handles(SumColumns)
     def sum_columns(self, request: SumColumns) -> ColumnSums:
-        table, moments = self.view(request), self._moments(request).about(request.centres)
+        table = self.view(request)
+        moments = self._moments(request, table).about(request.centres)
         return ColumnSums(len(table), table.counts, moments.remainders, moments.squares)
 
     @handles(SumClippedColumns)
@@ -170,17 +171,18 @@ class SummaryClient(Client):
 
     @handles(SumValues)
     def sum_values(self, request: SumValues) -> ValueMoments:
-        return ValueMoments(*self._moments(request)[1:])
+        return ValueMoments(*self._moments(request, self.view(request))[1:])
 
-    def _moments(self, request: SumColumns | SumValues) -> Moments:
+    def _moments(self, request: SumColumns | SumValues, table: RawTable) -> Moments:
         """Return those of the chosen columns; what fills gaps is added as a constant."""
-        table = self.view(request)
-        unfilled = self.view(TableView(request.categorical, request.drop_gaps))
         check_columns(table, request.columns)
+        fills = dict(zip(request.fill_columns[::-1], request.fill_values[::-1], strict=True))
+        unfilled = table
+        if fills:
+            unfilled = self.view(TableView(request.categorical, request.drop_gaps))
         chosen = request.columns.tolist()
         moments = Moments.of([one[~np.isnan(one)] for one in map(unfilled.numbers_or_gaps, chosen)])
-        fills = dict(zip(request.fill_columns[::-1], request.fill_values[::-1], strict=True))
-        if not len(fills):
+        if not fills:
             return moments
         values = np.array([fills.get(j, 0.0) for j in chosen])
         filled = np.where([j in fills for j in chosen], len(table) - moments.counts, 0)
