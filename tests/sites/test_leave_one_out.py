@@ -328,7 +328,7 @@ def test_over_dask():
     here = LeaveOneSiteOut(TREES).fit(list(LABELLED.values()))
     parts = [partial(tuple, part) for part in LABELLED.values()]
     with (
-        LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as workers,
     ):
         there = LeaveOneSiteOut(TREES).fit(Dask(parts, workers, combine=False))

@@ -174,7 +174,8 @@ class Dask:
         each of them.
     client : distributed.Client, optional
         The connection to the cluster; by default the current one or, if there is none, a new
-        `LocalCluster` with one worker process per processor, which `close` ends.
+        `LocalCluster` with one worker process per processor, which listens on this machine only
+        and which `close` ends.
     keep : {"memory", "reload"}, default="memory"
         ``"memory"``: the data stay in the memory of the workers during the run. ``"reload"``: they
         are read again for each request, so that a worker has one partition per thread at a time.
@@ -247,7 +248,7 @@ class Dask:
     >>> from distributed import Client
     >>> from fedlib import HorizontalDBSCAN
     >>> X = da.from_array(np.array([[0.1], [0.2], [0.3], [5.0]]), chunks=(2, 1))
-    >>> with Client(processes=False, dashboard_address=None) as client:
+    >>> with Client(processes=False, dashboard_address="127.0.0.1:0") as client:
     ...     model = HorizontalDBSCAN(cell_size=1.0, min_samples=2).fit(Dask(X, client=client))
     ...     model.labels_.compute()
     array([ 0,  0,  0, -1])
@@ -292,7 +293,7 @@ class Dask:
             return distributed.get_client()
         except ValueError:
             self._cluster = LocalCluster(
-                n_workers=os.cpu_count(), threads_per_worker=1, dashboard_address=None
+                n_workers=os.cpu_count(), threads_per_worker=1, dashboard_address="127.0.0.1:0"
             )
             return distributed.Client(self._cluster)
 

@@ -93,7 +93,7 @@ def grid(n_points):
 def connect(n_workers=2):
     """Return a connection to new worker processes with one thread each."""
     cluster = LocalCluster(
-        n_workers=n_workers, threads_per_worker=1, memory_limit=0, dashboard_address=None
+        n_workers=n_workers, threads_per_worker=1, memory_limit=0, dashboard_address="127.0.0.1:0"
     )
     return Client(cluster)
 

@@ -6,6 +6,7 @@ import signal
 import time
 
 import numpy as np
+import psutil
 import pytest
 from all_protocols import PROTOCOLS, fitted
 from distributed import Client, LocalCluster
@@ -24,7 +25,7 @@ PARTS = [np.arange(20.0).reshape(10, 2) + i for i in range(4)]
 def workers():
     """Return a connection to two worker processes; a killed one is started again."""
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
     ):
         yield client
@@ -37,6 +38,12 @@ def kill(client, n=1):
         os.kill(running[address], signal.SIGKILL)
     while set(list(running)[:n]) & set(client.scheduler_info(n_workers=-1)["workers"]):
         pass
+
+
+def listening():
+    """Return the addresses at which this process listens."""
+    connections = psutil.Process().net_connections(kind="inet")
+    return {(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN}
 
 
 def functions(parts):
@@ -116,7 +123,7 @@ def test_a_lost_worker_can_count_as_lost_clients(workers):
 def test_a_cluster_without_workers_ends_the_run():
     """The error names the reason; there is no hang."""
     with (
-        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
         pytest.raises(TooFewClients, match="'0': NoWorker at CountCells, step 1"),
     ):
@@ -154,3 +161,11 @@ def test_a_cluster_of_its_own():
         assert os.getpid() not in pids
     assert fitted(there) == fitted(model().fit(PARTS))
     assert transport.client.status == "closed"
+
+
+def test_the_own_cluster_listens_on_this_machine_only_and_takes_no_usual_port():
+    before = listening()
+    with Dask(functions(PARTS)):
+        new = listening() - before
+    assert {address for address, _ in new} == {"127.0.0.1"}
+    assert not {port for _, port in new} & {8786, 8787}
