@@ -3,16 +3,13 @@
 A *job* trains one setting on one split: F's original (XGBoost) once, or F's federated method once
 per number of clients. All jobs form a *plan*, the most informative first. The *journal* is a text
 file with one line per finished job, so a killed search loses one job at most, and a search
-continues where the journal ends:
-
-    python -m study.boosting.f_search book/results/f_search.csv --minutes 60 --finals
+continues where the journal ends. `study.boosting.f_finals` runs it.
 """
 
-import argparse
 import time
 from functools import cache
 from hashlib import sha256
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -515,52 +512,9 @@ def copy(kept, journal):
         journal.write_text(text, encoding="utf-8")
 
 
-def search_all(journal, minutes=np.inf):
-    """Run all jobs of the plan that a journal lacks, and then those of `finals`."""
-    search(Journal(journal), plan(), minutes)
-    return search(Journal(journal), finals(journal), minutes)
-
-
-def finals(journal):
-    """Yield the jobs of the most plausible setting of each table, on `FINAL_SPLITS` splits."""
-    from study.boosting import f_likelihood  # it imports this module
-
-    runs = read([journal])
-    chosen = f_likelihood.chosen(runs)
-    for _, row in chosen.sort_values("table").iterrows():
-        table = row["table"]
-        for seed in range(FINAL_SPLITS[kind_of(table)]):
-            for method in (ORIGINAL, FEDERATED):
-                setting = f_likelihood.setting_of(row, method)
-                for condition in CONDITIONS[table]:
-                    yield Job(table, condition, method, setting, seed)
-
-
 def count_fits(runs):
     """Return how many models these rows of `read` are from, by table and method."""
     models = runs.drop_duplicates([*KEY, "n_clients"])
     each = np.where(models["table"].isin(SMALL), 4, 1)
     each = np.where(models["preparation"].str.startswith("folds"), 3, each)
     return models.assign(fits=each).groupby(["table", "method"])["fits"].sum()
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("journal")
-    parser.add_argument("--minutes", type=float, default=np.inf)
-    parser.add_argument("--stages", nargs="+", choices=SETTINGS, default=list(SETTINGS))
-    parser.add_argument(
-        "--finals",
-        action="store_true",
-        help="then run the most plausible setting of each table on more splits",
-    )
-    options = parser.parse_args()
-    jobs = plan(options.stages)
-    if options.finals:
-        jobs = chain(jobs, finals(options.journal))  # chosen when all jobs of the plan are done
-    remaining = search(Journal(options.journal), jobs, options.minutes)
-    print(f"{remaining} jobs remain")
-
-
-if __name__ == "__main__":
-    main()
