@@ -67,35 +67,18 @@ def _estimates(n_parts=3):
     return [(X[:, 0], y) for X, y in _numbers(n_parts)]
 
 
-# One row per protocol: its parameters, and the function that makes its parts, by default three.
-PROTOCOLS = {
-    "horizontal-dbscan": ({"cell_size": 0.5, "min_samples": 4}, _blobs),
-    "approximate-dbscan": ({"eps": 0.5, "min_samples": 4, "rho": 0.5}, _blobs),
-    "vertical-dbscan": ({"eps": 0.5, "min_samples": 4}, _columns),
-    "dbdc": ({"eps": 0.5, "min_samples": 4}, _blobs),
-    "sdbdc": ({"eps": 0.5, "min_samples": 4}, _blobs),
-    "ppdbdc": ({"eps": 0.5, "min_samples": 4, "random_state": 0}, _blobs),
-    "kmeans": ({"n_clusters": 3, "method": "one_shot", "random_state": 0}, _blobs),
-    "gaussian-mixture": ({"n_components": 3, "method": "average", "random_state": 0}, _blobs),
-    "gaussian-mixture-dbscan": (
-        {"eps": 0.5, "min_samples": 4, "n_components": 3, "random_state": 0},
-        _blobs,
-    ),
-    "clustering-score": ({}, _supervised),
-    "evaluation": ({"n_bins": 5}, _predictions),
-    "regression-score": ({}, _estimates),
-    "summary": ({"quantiles": [0.5]}, _blobs),
-    "pca": ({"n_components": 1}, _blobs),
-    "suggest": ({"min_samples": 4}, _blobs),
-    "kmeans-selection": ({"max_clusters": 3, "n_init": 1, "random_state": 0}, _blobs),
-    "gaussian-mixture-selection": ({"max_components": 2, "random_state": 0}, _blobs),
-    "xgboost": (
-        {"n_trees": 3, "n_candidates": 4, "method": "top_splits", "tol": 0.004},
-        _supervised,
-    ),
-    "xgb-regressor": ({"n_trees": 2, "max_depth": 2}, _numbers),
+PARTS = {
+    "rows": _blobs,
+    "columns": _columns,
+    "classes": _supervised,
+    "numbers": _numbers,
+    "probabilities": _predictions,
+    "estimates": _estimates,
 }
 OURS = [name for name, kind in protocols().items() if kind.__module__.startswith("fedlib.")]
+EXAMPLES = {name: protocols()[name].example for name in OURS}
+# The parameters of each protocol, and the function that makes its parts, by default three.
+PROTOCOLS = {name: (one.parameters, PARTS[one.parts]) for name, one in EXAMPLES.items()}
 
 
 def frozen(value):
@@ -137,11 +120,6 @@ MASKED = {"secure": True}
 NOISY = {"epsilon": 9.0, "delta": 1e-6}
 LLOYD = {"method": "lloyd", "init": [[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]], "max_iter": 3}
 EM = {"method": "em", "max_rounds": 2, "tol": 0.0}
-EM_START = {
-    "weights_init": np.full(3, 1 / 3),
-    "means_init": np.array(LLOYD["init"]),
-    "precisions_init": np.tile(4 * np.eye(2), (3, 1, 1)),
-}
 HISTOGRAMS = {"method": "histogram", "max_bin": 8, "tol": None, "bounds": BOUNDS}
 HELD_OUT = {"validation_fraction": 0.3, "random_state": 0}
 CONSTRAINED = {
@@ -172,26 +150,6 @@ OPTIONS = {
         {"objective": "reg:expectileerror", "expectile_alpha": [0.25, 0.75]},
     ),
 }
-# What each protocol needs for sums that are masked, and for sums that have noise.
-NEEDED = {
-    "horizontal-dbscan": ({"bounds": BOUNDS}, {"bounds": BOUNDS}),
-    "approximate-dbscan": ({"rho": 1.0, "bounds": BOUNDS},) * 2,
-    "kmeans": (LLOYD | {"bounds": BOUNDS},) * 2,
-    "gaussian-mixture": (EM | EM_START | {"bounds": BOUNDS}, EM | {"bounds": BOUNDS}),
-    "xgboost": (
-        HISTOGRAMS | {"classes": [0, 1], "max_weight": 2.0},
-        HISTOGRAMS | {"classes": [0, 1]},
-    ),
-    "evaluation": ({"classes": [0, 1]},) * 2,
-    "regression-score": ({"bounds": [[-3.0], [8.0]]},) * 2,
-    "xgb-regressor": (
-        HISTOGRAMS | {"max_target": 16.0},
-        HISTOGRAMS | {"base_score": 2.0, "max_gradient": 1.0},
-    ),
-    "summary": ({"quantiles": (), "bounds": [[-3, -3], [7, 7]]},) * 2,
-    "pca": ({"bounds": BOUNDS},) * 2,
-}
-
 # Validation over sites: the protocol around another one, and its parameters.
 VALIDATED = {
     "leave-one-site-out/kmeans": (LLOYD | {"n_clusters": 3, "max_iter": 1}, _blobs),
@@ -227,8 +185,9 @@ def _cases():
         yield name, (name, parameters, parts)
         for i, more in enumerate(OPTIONS.get(name, ())):
             yield f"{name}, option {i}", (name, parameters | more, parts)
-        if name in NEEDED:
-            masked, noisy = NEEDED[name]
+        example = EXAMPLES[name]
+        if example.protected is not None:
+            masked, noisy = example.protected | example.masked, example.protected | example.noisy
             yield f"{name}, masked", (name, parameters | masked | MASKED, parts)
             yield f"{name}, noisy", (name, parameters | noisy | NOISY, parts)
             yield f"{name}, masked and noisy", (name, parameters | noisy | NOISY | MASKED, parts)

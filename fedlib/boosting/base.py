@@ -42,6 +42,7 @@ from fedlib.boosting.validated import Validated
 from fedlib.core.aggregation import AgreedColumns
 from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
+from fedlib.core.estimator import EXAMPLE_BOUNDS
 from fedlib.core.parameters import (
     KW_ONLY,
     Fraction,
@@ -54,6 +55,8 @@ from fedlib.core.parameters import (
 )
 from fedlib.core.protocol import Flow
 from fedlib.core.search import Once
+
+EXAMPLE_OF_SUMS = {"method": "histogram", "max_bin": 8, "tol": None, "bounds": EXAMPLE_BOUNDS}
 
 
 class Boosted(Exported, Explained, Validated, Constrained):

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 
-from fedlib.boosting.base import Boosted
+from fedlib.boosting.base import EXAMPLE_OF_SUMS, Boosted
 from fedlib.boosting.classes import Class, check_known, given_classes
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.data import check_labels
@@ -38,6 +38,7 @@ from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.client import Client
+from fedlib.core.estimator import Example
 from fedlib.core.labels import read_classes, read_weights
 from fedlib.core.parameters import KW_ONLY, Flag, Interval, Kind, OptionalPositiveFloat, StrOptions
 from fedlib.core.protocol import Flow
@@ -162,6 +163,12 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     """
 
     name = "xgboost"
+    example = Example(
+        "classes",
+        {"n_trees": 3, "n_candidates": 4, "method": "top_splits", "tol": 0.004},
+        EXAMPLE_OF_SUMS | {"classes": [0, 1]},
+        masked={"max_weight": 2.0},
+    )
     client_class = BoostingClient
     n_candidates: Annotated[
         int,

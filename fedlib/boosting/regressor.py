@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
-from fedlib.boosting.base import Boosted
+from fedlib.boosting.base import EXAMPLE_OF_SUMS, Boosted
 from fedlib.boosting.client import RegressionClient
 from fedlib.boosting.data import check_allowed, check_labels, check_size, row_limit
 from fedlib.boosting.flow import boosting
@@ -25,6 +25,7 @@ from fedlib.boosting.settings import Settings
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats
 from fedlib.core.client import Client
+from fedlib.core.estimator import Example
 from fedlib.core.labels import read_targets, read_weights
 from fedlib.core.parameters import KW_ONLY, Flag, Interval, Kind, OptionalPositiveFloat, StrOptions
 from fedlib.core.protocol import Flow
@@ -115,6 +116,13 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     """
 
     name = "xgb-regressor"
+    example = Example(
+        "numbers",
+        {"n_trees": 2, "max_depth": 2},
+        EXAMPLE_OF_SUMS,
+        masked={"max_target": 16.0},
+        noisy={"base_score": 2.0, "max_gradient": 1.0},
+    )
     client_class = RegressionClient
     n_candidates: Annotated[
         int,

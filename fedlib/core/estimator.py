@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, Self, dataclass_transform
@@ -31,6 +32,32 @@ from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow, Host, TooFewClients, Transport, run
 from fedlib.core.search import searching
 
+EXAMPLE_BOUNDS = ((-3.0, -3.0), (7.0, 7.0))  # of the points of examples
+
+
+@dataclass(frozen=True)
+class Example:
+    """A small run of a protocol: every list of all protocols is a loop over these.
+
+    Parameters
+    ----------
+    parts : {"rows", "columns", "classes", "numbers", "probabilities", "estimates"}
+        What each client holds: points in the plane, one column of all points, points with classes
+        or numbers, probabilities with classes, or predicted numbers with numbers.
+    parameters : mapping of str to Any
+        The parameters of the estimator with which a run takes less than a second.
+    protected : mapping of str to Any, optional
+        What it needs besides for sums that are masked or have noise. None if it has no such sums.
+    masked, noisy : mapping of str to Any
+        What only one of them needs.
+    """
+
+    parts: str
+    parameters: Mapping[str, Any]
+    protected: Mapping[str, Any] | None = None
+    masked: Mapping[str, Any] = field(default_factory=dict)
+    noisy: Mapping[str, Any] = field(default_factory=dict)
+
 
 @dataclass_transform()
 class Federated(BaseEstimator):
@@ -45,6 +72,8 @@ class Federated(BaseEstimator):
         The protocol's name on the command line.
     client_class : type of Client
         The class of the protocol's clients, called with one part of the data.
+    example : Example
+        A small run, with which tests check what all protocols promise.
     former_names : dict of str to str
         The present names of parameters, by those that earlier versions wrote into model files.
     former_values : dict of str to Any
@@ -58,6 +87,7 @@ class Federated(BaseEstimator):
 
     name: ClassVar[str]
     client_class: ClassVar[type[Any]]
+    example: ClassVar[Example]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
     former_names: ClassVar[dict[str, str]] = {}
     former_values: ClassVar[dict[str, Any]] = {}

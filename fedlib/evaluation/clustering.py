@@ -31,7 +31,7 @@ from fedlib.core.array_fields import MAX_COUNT, Array, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, handles, partitions
 from fedlib.core.columns import MAX_NUMBER
-from fedlib.core.estimator import Federated
+from fedlib.core.estimator import Example, Federated
 from fedlib.core.labels import read_labels
 from fedlib.core.parameters import KW_ONLY, Interval, StrOptions
 from fedlib.core.points import PointsClient
@@ -378,6 +378,7 @@ class FederatedClusteringScore(Federated):
     """
 
     name = "clustering-score"
+    example = Example("classes", {})
     client_class = ClusteringScoreClient
     has_labels = False
     _: KW_ONLY

@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import by_rounding, handles, partitions
+from fedlib.core.estimator import Example
 from fedlib.core.labels import read_targets
 from fedlib.core.parameters import KW_ONLY, OptionalBounds
 from fedlib.core.points import Bounds, Moments, check_coordinates
@@ -268,6 +269,7 @@ class FederatedRegressionScore(Scored):
     """
 
     name = "regression-score"
+    example = Example("estimates", {}, {"bounds": [[-3.0], [8.0]]})
     client_class = RegressionScoreClient
     has_labels = False
     _: KW_ONLY

@@ -33,6 +33,7 @@ from fedlib.boosting.classes import (
 from fedlib.core.aggregation import agree, settle
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, Unanswerable, handles, partitions
+from fedlib.core.estimator import Example
 from fedlib.core.labels import read_classes
 from fedlib.core.messages import Message
 from fedlib.core.parameters import KW_ONLY, Interval, OptionalBounds
@@ -313,6 +314,7 @@ class FederatedEvaluation(Scored):
     """
 
     name = "evaluation"
+    example = Example("probabilities", {"n_bins": 5}, {"classes": [0, 1]})
     client_class = EvaluationClient
     has_labels = False
     _: KW_ONLY

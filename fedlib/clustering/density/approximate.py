@@ -56,6 +56,7 @@ from fedlib.core.aggregation import Aggregation, agree_on_features, exclude, set
 from fedlib.core.array_fields import MAX_COUNT, Checked
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import OddRows, Unanswerable, handles, partitions
+from fedlib.core.estimator import EXAMPLE_BOUNDS, Example
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.parameters import (
     KW_ONLY,
@@ -370,6 +371,9 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     """
 
     name = "approximate-dbscan"
+    example = Example(
+        "rows", {"eps": 0.5, "min_samples": 4, "rho": 0.5}, {"rho": 1.0, "bounds": EXAMPLE_BOUNDS}
+    )
     former_names: ClassVar[dict[str, str]] = {"grid_bounds": "bounds"}
     client_class = ApproximateDBSCANClient
     eps: Annotated[

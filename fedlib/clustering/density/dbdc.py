@@ -31,6 +31,7 @@ from fedlib.clustering.density.representatives import (
 from fedlib.core.aggregation import agree_on_features, settle
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles
+from fedlib.core.estimator import Example
 from fedlib.core.messages import FeatureNames, Message, MessageError
 from fedlib.core.parameters import (
     KW_ONLY,
@@ -221,6 +222,7 @@ class DBDC(RepresentativeClustering):
     """
 
     name = "dbdc"
+    example = Example("rows", {"eps": 0.5, "min_samples": 4})
     client_class = DBDCClient
     eps: Annotated[
         PositiveFloat,

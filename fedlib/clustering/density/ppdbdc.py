@@ -41,6 +41,7 @@ from fedlib.clustering.density.representatives import (
 from fedlib.core.aggregation import agree_on_features, settle
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles, partitions
+from fedlib.core.estimator import Example
 from fedlib.core.messages import Done, FeatureNames, Labels, Message, encode
 from fedlib.core.parameters import (
     KW_ONLY,
@@ -312,6 +313,7 @@ class PPDBDC(RepresentativeClustering):
     """
 
     name = "ppdbdc"
+    example = Example("rows", {"eps": 0.5, "min_samples": 4, "random_state": 0})
     client_class = PPDBDCClient
     eps: Annotated[
         PositiveFloat,

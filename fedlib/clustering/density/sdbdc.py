@@ -35,6 +35,7 @@ from fedlib.clustering.density.representatives import (
 )
 from fedlib.core.aggregation import agree_on_features, settle
 from fedlib.core.client import handles
+from fedlib.core.estimator import Example
 from fedlib.core.messages import FeatureNames, Message, MessageError
 from fedlib.core.parameters import KW_ONLY, Interval, PositiveFloat, PositiveInt
 from fedlib.core.protocol import Flow
@@ -187,6 +188,7 @@ class SDBDC(RepresentativeClustering):
     """
 
     name = "sdbdc"
+    example = Example("rows", {"eps": 0.5, "min_samples": 4})
     client_class = SDBDCClient
     eps: Annotated[
         PositiveFloat,

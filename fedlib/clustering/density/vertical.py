@@ -40,7 +40,7 @@ from fedlib.core.aggregation import agree, require_all
 from fedlib.core.array_fields import Checked
 from fedlib.core.array_types import Bytes, Floats, Ints, Words
 from fedlib.core.client import Client, OddRows, handles, partitions
-from fedlib.core.estimator import Clusterer, Federated
+from fedlib.core.estimator import Clusterer, Example, Federated
 from fedlib.core.labels import read_ids
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.parameters import PositiveFloat, PositiveInt, check_every_client_stays, check_key
@@ -482,6 +482,7 @@ class VerticalDBSCAN(Clusterer, Federated):
     """
 
     name = "vertical-dbscan"
+    example = Example("columns", {"eps": 0.5, "min_samples": 4})
     same_columns = False
     client_class = VerticalDBSCANClient
     eps: Annotated[

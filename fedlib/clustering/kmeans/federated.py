@@ -24,7 +24,7 @@ from fedlib.clustering.kmeans.local import (
     sum_clusters,
 )
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.estimator import Clusterer
+from fedlib.core.estimator import EXAMPLE_BOUNDS, Clusterer, Example
 from fedlib.core.parameters import (
     KW_ONLY,
     Flag,
@@ -145,6 +145,16 @@ class FederatedKMeans(Clusterer, WeightedFederated):
     """
 
     name = "kmeans"
+    example = Example(
+        "rows",
+        {"n_clusters": 3, "method": "one_shot", "random_state": 0},
+        {
+            "method": "lloyd",
+            "init": ((0.0, 0.0), (4.0, 0.0), (0.0, 4.0)),
+            "max_iter": 3,
+            "bounds": EXAMPLE_BOUNDS,
+        },
+    )
     client_class = FederatedKMeansClient
     n_clusters: Annotated[
         int,

@@ -26,7 +26,7 @@ from fedlib.core.aggregation import agree_on_features, exclude, settle
 from fedlib.core.array_fields import Checked
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles
-from fedlib.core.estimator import Clusterer, Federated
+from fedlib.core.estimator import Clusterer, Example, Federated
 from fedlib.core.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.core.parameters import (
     KW_ONLY,
@@ -308,6 +308,7 @@ class GaussianMixtureDBSCAN(Clusterer, Federated):
     """
 
     name = "gaussian-mixture-dbscan"
+    example = Example("rows", {"eps": 0.5, "min_samples": 4, "n_components": 3, "random_state": 0})
     client_class = GaussianMixtureDBSCANClient
     eps: Annotated[
         PositiveFloat,

@@ -32,7 +32,7 @@ from fedlib.clustering.mixtures.flow import MixtureModel, check_start, federated
 from fedlib.clustering.mixtures.messages import CovarianceType, sklearn_shape
 from fedlib.clustering.mixtures.private import private_em
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.estimator import Clusterer
+from fedlib.core.estimator import EXAMPLE_BOUNDS, Clusterer, Example
 from fedlib.core.names import check_names
 from fedlib.core.parameters import (
     KW_ONLY,
@@ -163,6 +163,16 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
     """
 
     name = "gaussian-mixture"
+    example = Example(
+        "rows",
+        {"n_components": 3, "method": "average", "random_state": 0},
+        {"method": "em", "max_rounds": 2, "tol": 0.0, "bounds": EXAMPLE_BOUNDS},
+        masked={
+            "weights_init": (1 / 3, 1 / 3, 1 / 3),
+            "means_init": ((0.0, 0.0), (4.0, 0.0), (0.0, 4.0)),
+            "precisions_init": (((4.0, 0.0), (0.0, 4.0)),) * 3,
+        },
+    )
     client_class = GaussianMixtureClient
     n_components: Annotated[
         PositiveInt,

@@ -28,7 +28,7 @@ from fedlib.clustering.mixtures.federated import FederatedGaussianMixture
 from fedlib.clustering.mixtures.messages import CovarianceType, Likelihood, MeasureLikelihood
 from fedlib.core.array_types import Ints
 from fedlib.core.client import handles
-from fedlib.core.estimator import Clusterer, Federated
+from fedlib.core.estimator import Clusterer, Example, Federated
 from fedlib.core.parameters import KW_ONLY, Interval, StrOptions
 from fedlib.core.protocol import Flow
 from fedlib.evaluation.selection.choices import (
@@ -110,6 +110,7 @@ class KMeansSelection(Clusterer, Federated):
     """
 
     name = "kmeans-selection"
+    example = Example("rows", {"max_clusters": 3, "n_init": 1, "random_state": 0})
     client_class = FederatedKMeansClient
     max_clusters: Annotated[
         int,
@@ -254,6 +255,7 @@ class GaussianMixtureSelection(Clusterer, Federated):
     """
 
     name = "gaussian-mixture-selection"
+    example = Example("rows", {"max_components": 2, "random_state": 0})
     client_class = GaussianMixtureSelectionClient
     max_components: Annotated[
         int,

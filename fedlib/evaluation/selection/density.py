@@ -30,7 +30,7 @@ from fedlib.core.aggregation import agree_on_features, exclude, settle
 from fedlib.core.array_fields import MAX_COUNT, Array, Checked, Index
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import handles, partitions
-from fedlib.core.estimator import Federated
+from fedlib.core.estimator import Example, Federated
 from fedlib.core.messages import FeatureNames, Message
 from fedlib.core.parameters import KW_ONLY, Interval, OptionalPositiveFloat
 from fedlib.core.points import PointsClient
@@ -327,6 +327,7 @@ class DensitySuggestion(Federated):
     """
 
     name = "suggest"
+    example = Example("rows", {"min_samples": 4})
     client_class = DensitySuggestionClient
     has_labels = False
     min_samples: Annotated[

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.array_types import Floats
+from fedlib.core.estimator import EXAMPLE_BOUNDS, Example
 from fedlib.core.names import as_table, by_client
 from fedlib.core.parameters import KW_ONLY, Flag
 from fedlib.core.protocol import Flow, Transport
@@ -103,6 +104,7 @@ class FederatedPCA(ProtectedFederated):
     """
 
     name = "pca"
+    example = Example("rows", {"n_components": 1}, {"bounds": EXAMPLE_BOUNDS})
     client_class = PCAClient
     has_labels = False
     n_components: Annotated[

@@ -14,6 +14,7 @@ from fedlib.core.aggregation import Aggregation, AgreedColumns, agree_on_feature
 from fedlib.core.array_types import Ints
 from fedlib.core.client import Client
 from fedlib.core.columns import NUMBER, TEXT, RawTable
+from fedlib.core.estimator import EXAMPLE_BOUNDS, Example
 from fedlib.core.parameters import (
     KW_ONLY,
     Flag,
@@ -129,6 +130,7 @@ class FederatedSummary(WeightedFederated):
     """
 
     name = "summary"
+    example = Example("rows", {"quantiles": [0.5]}, {"quantiles": (), "bounds": EXAMPLE_BOUNDS})
     client_class = SummaryClient
     has_labels = False
     _: KW_ONLY

@@ -18,6 +18,7 @@ from fedlib.clustering.density.horizontal.flow import (
 from fedlib.clustering.density.horizontal.messages import (
     GridModel,
 )
+from fedlib.core.estimator import EXAMPLE_BOUNDS, Example
 from fedlib.core.parameters import (
     KW_ONLY,
     Flag,
@@ -101,6 +102,7 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
     """
 
     name = "horizontal-dbscan"
+    example = Example("rows", {"cell_size": 0.5, "min_samples": 4}, {"bounds": EXAMPLE_BOUNDS})
     former_names: ClassVar[dict[str, str]] = {"grid_bounds": "bounds"}
     client_class = HorizontalDBSCANClient
     cell_size: Annotated[
