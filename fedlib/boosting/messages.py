@@ -178,18 +178,15 @@ class Growth(Message):
     n_open: Count
     weight: Weight
 
-    @property
-    def decisions(self) -> Decisions:
-        """The decisions that the request reports.
-
-        Raises
-        ------
-        MessageError
-            When the index of a child may exceed 2**31 - 2.
-        """
+    def __post_init__(self) -> None:
+        super().__post_init__()
         n_splits = len(self.feature)
         if self.decided + 3 * n_splits > MAX_NODES:  # the nodes decided, and two children of each
             raise MessageError(f"the children of {n_splits} nodes from {self.decided} on")
+
+    @property
+    def decisions(self) -> Decisions:
+        """The decisions that the request reports."""
         return Decisions(self.feature, self.threshold, self.missing_left, self._sets())
 
     def _sets(self) -> Bytes:
@@ -338,6 +335,8 @@ class Splits(Growth):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len(self.parents) not in (0, len(self.feature)):
+            raise MessageError(f"{len(self.parents)} parents for {len(self.feature)} splits")
         _check_sets(self.right, len(self.feature))
 
     def _sets(self) -> Bytes:

@@ -114,8 +114,6 @@ def new_splits(state: Growing, request: Growth) -> tuple[Decisions, int]:
     the rows have moved: there are no new splits.
     """
     decisions, parents = request.decisions, getattr(request, "parents", ())
-    if len(parents) not in (0, len(request.feature)):
-        raise ValueError(f"{len(parents)} parents for {len(request.feature)} splits")
     child, n_splits = first_child(state, request), np.count_nonzero(request.feature >= 0)
     if not len(request.feature) or child < state.n_nodes:
         return decisions.take(slice(0)), state.n_nodes

@@ -231,7 +231,9 @@ class Message(
         """Return the count of values in the arrays of the reply, as `reply_lengths` says."""
         lengths = self.reply_lengths()
         marks = arrays(self.reply).values()
-        return sum(prod(float(lengths.get(axis, 1)) for axis in mark.axes) for mark in marks)
+        return sum(
+            prod(float(min(lengths.get(axis, 1), 2**1000)) for axis in mark.axes) for mark in marks
+        )
 
     def effective(self, n_features: int) -> Mapping[str, Any]:
         """Return the parameters that this request amounts to, where a field does not state them.

@@ -186,14 +186,13 @@ class TableMemory:
                 if counts is not None:
                     self._check_age(counts, n_known)
                 yield records
-                for new in records[n_known:]:
-                    file.write(msgspec.json.encode(new) + b"\n")
                 if len(records) > n_known:
-                    _to_disk(file)
-                    sync_folder(self.path)
+                    lines = [msgspec.json.encode(new) + b"\n" for new in records[n_known:]]
+                    _append(file, self.path, b"".join(lines))
                     if counts is not None:  # later, so that a crash in between is no alarm
-                        counts.write(f"{self.path.name} {len(records)}\n".encode())
-                        _to_disk(counts)
+                        line = f"{self.path.name} {len(records)}\n"
+                        assert self.counts is not None
+                        _append(counts, self.counts, line.encode())
 
     def _check_age(self, counts: BinaryIO, n_records: int) -> None:
         assert self.path is not None
@@ -290,6 +289,16 @@ def _lines(file: BinaryIO) -> list[bytes]:
         file.truncate(end)
     file.seek(end)
     return content[:end].splitlines()
+
+
+def _append(file: BinaryIO, path: Path, content: bytes) -> None:
+    """Add content to a file, and see to it that both are on the disk."""
+    try:
+        file.write(content)
+        _to_disk(file)
+        sync_folder(path)
+    except OSError as error:  # such as a full disk
+        raise ValueError(f"{path}: cannot be written: {error}") from error
 
 
 def _to_disk(file: BinaryIO) -> None:

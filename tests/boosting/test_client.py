@@ -172,10 +172,13 @@ def splits(n_splits, decided, parents):
 def test_numbers_of_children_fit_32_bits(parents):
     largest = 2**31 - 2 - 3 * 2
     assert len(splits(2, largest, parents).decisions.feature) == 2
-    client = BoostingClient((np.zeros((4, 1)), [0, 1, 0, 1]))
-    client.handle(BeginBoosting(classes=(0, 1), base_margin=0.0, bits=20, **CUTS))
     with pytest.raises(MessageError, match="the children of 2 nodes from 2147483641 on"):
-        client.handle(splits(2, largest + 1, parents))
+        splits(2, largest + 1, parents)  # nor can it be decoded, so it locks no site
+
+
+def test_each_split_has_a_parent_or_none_has():
+    with pytest.raises(MessageError, match="1 parents for 2 splits"):
+        splits(2, 5, (1,))
 
 
 def test_the_sum_of_counts_cannot_overflow():

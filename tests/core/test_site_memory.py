@@ -295,3 +295,13 @@ def test_processes_share_a_memory(tmp_path):
         values[kind, name].add(value)
     assert all(len(several) == 1 for several in values.values())
     assert len(values) == 7
+
+
+def test_a_full_disk_is_an_error_with_the_name_of_the_file(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    memory = TableMemory(tmp_path / "table.jsonl", tmp_path / "a.counts")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ValueError, match=r"table\.jsonl: cannot be written: .*No space left"):
+        memory.add("sum", "a")

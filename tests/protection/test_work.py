@@ -173,3 +173,9 @@ def test_the_work_of_any_request_can_be_judged(case):
     for request in conversation(case):
         for _ in range(20):
             assert work_of(changed(rng, request)) >= 0
+
+
+def test_the_size_of_a_reply_is_finite_whatever_a_request_says():
+    """The product of the counts of cells has no float, and must not be an error of its own."""
+    request = CountWithNoise(1.0, np.zeros(80, int), np.full(80, 2**24), Privacy(1.0))
+    assert problem_of_work(request, MAX_WORK).startswith("CountWithNoise needs ")

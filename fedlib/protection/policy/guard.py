@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import compress
 from typing import Annotated, Any
@@ -13,7 +14,14 @@ import msgspec
 import numpy as np
 
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.client import Client, LostState, Unanswerable, WrappedState, Wrapper
+from fedlib.core.client import (
+    Client,
+    LostState,
+    ProtectedFailure,
+    Unanswerable,
+    WrappedState,
+    Wrapper,
+)
 from fedlib.core.ledger import SERVER, Entry, Ledger
 from fedlib.core.messages import (
     Array,
@@ -59,6 +67,15 @@ class Forbidden(Exception):
     def __init__(self, rule: str, text: str, of_rows: bool = False):
         super().__init__(text)
         self.rule, self.of_rows = rule, of_rows
+
+
+@contextmanager
+def within_budget() -> Iterator[None]:
+    """Make the error of a spent budget one of the rule ``budget``."""
+    try:
+        yield
+    except DisclosureBudgetSpent as error:
+        raise Forbidden("budget", str(error)) from error
 
 
 class GuardedState(WrappedState):
@@ -238,8 +255,13 @@ class GuardedClient(Wrapper[GuardedState]):
             text = f"the protocol {self.protocol!r} is not allowed, as it is not in the policy"
             raise Forbidden("protocol", text)
         self._check_request(self.rules, request)
+        self._check_budget(request)
+        try:
+            reply = self._answer(self.rules, request)
+        except ProtectedFailure:  # the only one after a row was read
+            self._charge(request)
+            raise
         self._charge(request)
-        reply = self._answer(self.rules, request)
         if isinstance(reply, Declined | Done):
             return reply
         reply = self._check_reply(self.rules, request, reply)
@@ -346,26 +368,32 @@ class GuardedClient(Wrapper[GuardedState]):
             text = f"{privacy} is a loss of {epsilon:.6g}, more than {rules.most_epsilon:g}"
             raise Forbidden("max_epsilon", f"{text}: use a smaller epsilon, or set max_epsilon")
 
-    def _charge(self, request: Message) -> None:
-        """Charge the table with the loss of the reply, before it is computed.
-
-        Without a budget, the loss counts for one that a later policy has.
-        """
+    def _check_budget(self, request: Message) -> None:
+        """Raise Forbidden when the reply would have no noise, or lose more than the budget has."""
         name, privacy = type(request).__name__, privacy_of(request)
-        if not self._describes_rows(request):
+        if self.budget is None or not self._describes_rows(request):
             return
         if privacy is None:
-            if self.budget is not None:
-                text = f"the reply to {name} has no noise, but the site a budget: use --epsilon"
-                raise Forbidden("budget", text)
-        elif self.budget is None:
+            text = f"the reply to {name} has no noise, but the site a budget: use --epsilon"
+            raise Forbidden("budget", text)
+        with within_budget():
+            self.budget.check(privacy, self.protocol, name)
+
+    def _charge(self, request: Message) -> None:
+        """Charge the table with the loss of a reply that was computed, before it leaves.
+
+        A refusal before any row was read costs nothing. Without a budget, the loss counts for one
+        that a later policy has.
+        """
+        name, privacy = type(request).__name__, privacy_of(request)
+        if privacy is None or not self._describes_rows(request):
+            return
+        if self.budget is None:
             with self.records.records() as kept:
                 kept.append(Charge(self.protocol, name, privacy.epsilon, privacy.rho).record())
-        else:
-            try:
-                self.budget.charge(privacy, self.protocol, name)
-            except DisclosureBudgetSpent as error:
-                raise Forbidden("budget", str(error)) from error
+            return
+        with within_budget():  # another run may have spent it meanwhile
+            self.budget.charge(privacy, self.protocol, name)
 
     def _describes_rows(self, request: Message) -> bool:
         """Return whether the reply to a request depends on the rows of the site."""

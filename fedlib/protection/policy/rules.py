@@ -199,7 +199,10 @@ class Policy:
         """
         path = Path(path)
         with reading(path, "it must be a policy in TOML"):
-            policy = cls.from_dict(tomllib.loads(read_edited(path).decode()))
+            content = tomllib.loads(read_edited(path).decode())
+            if not content:  # such as a file that was cut off
+                raise ValueError("there is no rule; min_count = 1 alone allows everything")
+            policy = cls.from_dict(content)
         if policy.budget is not None:  # charges that are of no table
             policy.budget.memory = TableMemory(path.with_suffix(".spent.jsonl"))
         return replace(policy, from_file=True)

@@ -352,7 +352,7 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
         return self.total(self.charges)
 
     def charge(self, privacy: Privacy, protocol: str, request: str) -> None:
-        """Record the loss of a reply, before it is computed.
+        """Record the loss of a reply, before it leaves the site.
 
         When the method returns, the charge is on the disk.
 
@@ -365,14 +365,23 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
         """
         charge = Charge(protocol, request, privacy.epsilon, privacy.rho)
         with self.memory.records() as records:
-            charges = [self._read(one.value) for one in records if one.kind == KIND]
-            before, after = self.total(charges), self.total([*charges, charge])
-            if after > exact(self.epsilon):
-                raise DisclosureBudgetSpent(
-                    f"{request} with {privacy} would raise the spent epsilon from {shown(before)}"
-                    f" to {shown(after)}, the budget is {self.epsilon} with delta={self.delta}"
-                )
+            self._check([one.value for one in records if one.kind == KIND], charge, privacy)
             records.append(charge.record())
+
+    def check(self, privacy: Privacy, protocol: str, request: str) -> None:
+        """Raise DisclosureBudgetSpent when `charge` would; nothing is charged."""
+        charge = Charge(protocol, request, privacy.epsilon, privacy.rho)
+        self._check(self.memory.values(KIND), charge, privacy)
+
+    def _check(self, values: list[Any], charge: Charge, privacy: Privacy) -> None:
+        charges = [self._read(value) for value in values]
+        before, after = self.total(charges), self.total([*charges, charge])
+        if after > exact(self.epsilon):
+            raise DisclosureBudgetSpent(
+                f"{charge.request} with {privacy} would raise the spent epsilon from"
+                f" {shown(before)} to {shown(after)}, the budget is {self.epsilon} with"
+                f" delta={self.delta}"
+            )
 
     def _read(self, value: Any) -> Charge:
         """Return a charge from what the memory keeps."""

@@ -8,7 +8,15 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from fedlib.core.client import Client, LostState, Unanswerable, WrappedState, Wrapper, handles
+from fedlib.core.client import (
+    Client,
+    LostState,
+    ProtectedFailure,
+    Unanswerable,
+    WrappedState,
+    Wrapper,
+    handles,
+)
 from fedlib.core.messages import Declined, Message, check_work, decode, encode
 from fedlib.protection.secure import identities as primitives
 from fedlib.protection.secure.fixed_point import check_digits, to_words
@@ -58,7 +66,7 @@ class RepeatedStep(Exception):
     """A step of a sum is repeated with different content, or requested out of order."""
 
 
-class MaskingFailed(Exception):
+class MaskingFailed(ProtectedFailure):
     """The values for a sum could not be computed. The reason stays in the log of the site."""
 
 

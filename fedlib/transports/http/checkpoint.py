@@ -104,10 +104,10 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
         if self.state:
             try:
                 client.state = self.decoded(folder)
-            except LostState as error:
+            except (LostState, MessageError) as error:
                 raise ValueError(
-                    f"state_dir {folder} contains the state of another client: {error}; remove it"
-                    " to start without a state"
+                    f"state_dir {folder} contains the state of another client, or a damaged one:"
+                    f" {error}; remove it to start without a state"
                 ) from error
 
     @classmethod

@@ -53,7 +53,7 @@ class Unreachable(JoinError):
     """The server does not answer."""
 
 
-class SessionLost(Exception):
+class SessionLost(JoinError):
     """The server does not know this process, or not any longer: it must join again."""
 
 
@@ -501,7 +501,7 @@ class ClientLoop:
                 if code == 410:
                     raise RunEnded(reason)
                 if code == 428:
-                    raise SessionLost
+                    raise SessionLost(f"{str(self.link.base_url).rstrip('/')}{path}: {reason}")
                 again = code in {429, *retry} or code >= 500
             until = min(until, time.monotonic() + self.patience)
             if not again or time.monotonic() >= until:

@@ -98,6 +98,8 @@ def replies_of(transport, name):
         ("[protocols.kmeans.parameters]\nn_clusters = {in = []}", "got {'in': \\[\\]}"),
         ("[protocols.kmeans.parameters]\nn_clusters = {}", "got {}"),
         ("min_count = ", "cannot be read: Invalid value"),
+        ("", "policy.toml: there is no rule; min_count = 1 alone allows everything"),
+        ("# min_count = 5", "there is no rule"),
         ("\udcff", "cannot be read"),
     ],
 )

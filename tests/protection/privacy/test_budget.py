@@ -6,7 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fedlib.core.client import ProtectedFailure, handles
+from fedlib.clustering.density.bounded_cells import CountWithNoise
+from fedlib.core.client import LostState, ProtectedFailure, Unanswerable, handles
 from fedlib.core.ledger import Ledger
 from fedlib.core.messages import Declined, Failure, decode, encode
 from fedlib.core.protocol import serve
@@ -191,7 +192,41 @@ def test_a_failure_with_noise_is_one_answer_and_locks_the_site(tmp_path):
     assert isinstance(again.answer(request), NoisyCount)
 
 
-def test_a_reply_is_charged_before_it_is_computed(tmp_path):
+class RefusingClient(ToyClient):
+    @handles(CountNoisily)
+    def count_noisily(self, request):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [Unanswerable("other columns"), LostState("nothing"), TypeError("unknown"), None]
+)
+def test_what_is_refused_before_a_row_is_read_costs_nothing(error, tmp_path):
+    """A server could otherwise spend the budget of a table by requests that nobody can answer."""
+    policy = read_policy(tmp_path, "budget = { epsilon = 1 }")
+    request, client = CountNoisily(Privacy(epsilon=1.0)), RefusingClient([[1.0]])
+    client.error = error
+    client.memory = TableMemory(tmp_path / "table.jsonl")
+    if error is None:  # a locked site
+        client.memory.lock.close("before")
+        error = SiteIsLocked("before")
+    asked = request
+    if isinstance(error, TypeError):
+        asked = CountWithNoise(1.0, np.array([0]), np.array([2]), Privacy(epsilon=1.0))
+    with pytest.raises(type(error)):
+        GuardedClient(client, policy, "toy").answer(asked)
+    site = GuardedClient(ToyClient([[1.0]]), policy, "toy")
+    assert site.budget.spent == 0.0
+    assert isinstance(site.answer(request), NoisyCount)
+    assert site.budget.spent == 1.0
+
+
+def test_a_reply_that_exceeds_the_budget_is_not_computed():
+    site = GuardedClient(FailingClient([[1.0]]), Policy(budget=Budget(1.0)), "toy")
+    assert site.answer(CountNoisily(Privacy(epsilon=1.5))) == Declined("budget")
+
+
+def test_what_is_computed_is_charged_whatever_becomes_of_it(tmp_path):
     policy = read_policy(tmp_path, "budget = { epsilon = 1 }")
     site = GuardedClient(FailingClient([[1.0]]), policy, "toy")
     with pytest.raises(ProtectedFailure):

@@ -125,7 +125,6 @@ CONVERSATIONS = {
     "a split between the bins": [begin(), histograms([0], threshold=np.float32([0.123]))],
     "a missing feature": [begin(), histograms([2])],
     "parents of other nodes": [begin(), histograms([0, 1], parents=(0, 9), decided=1)],
-    "fewer parents than splits": [begin(), histograms([0, 1], parents=(0,), decided=1)],
     "another unit": [begin("reg:squarederror", max_gradient=1e6), histograms()],
     "huge leaves": [
         begin(),

@@ -13,6 +13,7 @@ from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.core.file_errors import FolderError
 from fedlib.core.messages import Labels, encode
 from fedlib.protection.policy import GuardedClient
+from fedlib.protection.policy.guard import GuardedState
 from fedlib.transports.http import Checkpoint, join, kept_state, new_token
 from fedlib.transports.http.checkpoint import reserved
 
@@ -53,6 +54,9 @@ def test_the_state_of_another_client_is_refused(tmp_path):
     state = encode(Labels(np.array([0])))
     with pytest.raises(ValueError, match=f"^state_dir {tmp_path} contains the state of another"):
         Checkpoint("run", "0", 2, b"reply", state).restore(client, tmp_path)
+    damaged = encode(GuardedState(inner=b"garbage"))
+    with pytest.raises(ValueError, match=f"^state_dir {tmp_path} .* or a damaged one: .*remove it"):
+        Checkpoint("run", "0", 2, b"reply", damaged).restore(client, tmp_path)
     Checkpoint("run", "0", 2, b"reply", encode(client.state)).restore(client, tmp_path)
 
 

@@ -407,6 +407,7 @@ class Strange(BaseHTTPRequestHandler):
     length: ClassVar[int] = 0  # of the answer to each call that is not a join
     calls: ClassVar[list[Any]] = []
     sent: ClassVar[list[int]] = []
+    lost: ClassVar[tuple[str, ...]] = ()  # the paths at which it knows no process
 
     def log_message(self, *arguments):
         """Print nothing."""
@@ -421,9 +422,13 @@ class Strange(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.answer(200, self.welcome)
+        self.answer(428 if self.path in self.lost else 200, self.welcome)
 
     def do_GET(self):
+        if self.path in self.lost:
+            type(self).lost = (self.path, "/join")
+            self.answer(428)
+            return
         self.calls.append(self.headers)
         self.answer(200, length=self.length, Content_Encoding=self.encoding, Fedlib_Sequence="1")
         with suppress(OSError):
@@ -467,4 +472,12 @@ def test_an_answer_is_read_up_to_the_limit(strange, monkeypatch):
     assert len(handler.sent) < 2**7  # the rest of 2**8 blocks was not read
     handler.welcome = b" " * 2000
     with pytest.raises(JoinError, match="/join: the answer is larger than 1024 bytes"):
+        join_it()
+
+
+@pytest.mark.parametrize("path", ["/join", "/request"])
+def test_a_server_that_knows_no_process_at_a_join_is_one_error(strange, path):
+    handler, join_it = strange
+    handler.lost = (path,)
+    with pytest.raises(JoinError, match=r"/join: status 428"):
         join_it()
