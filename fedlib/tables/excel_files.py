@@ -6,6 +6,7 @@ import posixpath
 import re
 import zipfile
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import IO
 from xml.etree import ElementTree
@@ -14,10 +15,11 @@ import pandas as pd
 
 from fedlib.tables.columns import as_text, clean_text, read_cells, without_numbers
 from fedlib.tables.layouts import LEADING_ZERO, check_header, check_names
-from fedlib.tables.streams import ReadOptions, named_columns, unpacked_limit
+from fedlib.tables.streams import ReadOptions, check_extent, named_columns, unpacked_limit
 from fedlib.tables.text_files import FileTable
 
 N_ROWS = 100  # that are compared with the names
+PLACE = re.compile(rb"""\sr\s*=\s*["']([A-Za-z]*)([0-9]{1,20})""")  # of a row or a cell
 # The type of an error, and the element of a formula, whatever its prefix.
 MARKS = (b'"e"', b"'e'", b"<f", b":f")
 
@@ -68,6 +70,29 @@ def _check_size(path: Path) -> None:
                 f"the file unpacks to more than {limit:,} bytes, which is too much for its size;"
                 " save the sheet as .csv"
             )
+        for part in archive.infolist():
+            if part.filename.endswith(".xml"):
+                with archive.open(part) as content:
+                    check_extent(path, *_extent(content))
+
+
+def _extent(content: IO[bytes]) -> tuple[int, int]:
+    """Return the last row and the last column of the cells in a part of an archive.
+
+    The reader makes all cells up to the last one, also where the part has none.
+    """
+    n_rows, n_columns, rest = 0, 1, b""
+    while block := content.read(2**20):
+        for column, row in PLACE.findall(rest + block):
+            n_rows = max(n_rows, int(row))
+            n_columns = max(n_columns, len(column) and _index(column))
+        rest = (rest + block)[-64:]
+    return n_rows, n_columns
+
+
+def _index(letters: bytes) -> int:
+    """Return the index of a column, from 1 on, by its letters: Z is 26, and AA is 27."""
+    return reduce(lambda index, letter: 26 * index + (letter & 31), letters[:20], 0)
 
 
 def _read_sheet(path: Path, options: ReadOptions) -> tuple[pd.DataFrame, str]:

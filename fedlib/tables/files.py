@@ -37,7 +37,7 @@ from fedlib.tables.columns import (
 )
 from fedlib.tables.excel_files import read_excel
 from fedlib.tables.layouts import LEADING_ZERO
-from fedlib.tables.streams import ReadOptions, named_columns
+from fedlib.tables.streams import ReadOptions, check_extent, named_columns
 from fedlib.tables.text_files import FileTable, read_text
 
 TEXT = {".csv", ".tsv", ".txt"}
@@ -309,6 +309,8 @@ def read_npy(path: Path) -> np.ndarray:
         raise ValueError("it is no array of numbers that numpy.save has written") from error
     if not isinstance(array, np.ndarray):
         raise ValueError("it is an archive of arrays (.npz); save one array by numpy.save")
+    if not array.dtype.itemsize:  # any count of them fits a small file
+        raise ValueError(f"its values must not be empty texts alone, got {array.dtype}")
     return array
 
 
@@ -465,13 +467,17 @@ def _read_typed(path: Path, suffix: str) -> pd.DataFrame:
         array = read_npy(path)
         if array.ndim != 2:
             raise ValueError(f"the array must have 2 axes, rows and columns, got {array.ndim}")
+        check_extent(path, len(array) or 1, array.shape[1])
         return pd.DataFrame(array, columns=[str(i) for i in range(array.shape[1])])
     if suffix == ".parquet":
         try:
-            frame = pd.read_parquet(path)
+            from pyarrow import parquet
+
+            content = parquet.read_metadata(path)
+            check_extent(path, content.num_rows, content.num_columns)
+            return pd.read_parquet(path)
         except ImportError as error:
             raise ValueError('pyarrow is missing: pip install "fedlib-study[http]"') from error
-        return frame
     if suffix == ".arff":
         from fedlib.datasets.tables import parse
 

@@ -237,6 +237,7 @@ OTHER_FILES = {
 ALWAYS_UNPACKED = 2**28  # bytes; tables of repeated rows are compressed well
 MAX_RATIO = 100  # of the unpacked to the packed size beyond it
 MAX_UNPACKED = 2**36
+BYTES_PER_VALUE = 8  # of a table in memory, at least
 
 
 def unpacked_limit(packed: int) -> int:
@@ -248,6 +249,20 @@ def unpacked_limit(packed: int) -> int:
     (True, 10000000000, True)
     """
     return min(max(ALWAYS_UNPACKED, MAX_RATIO * packed), MAX_UNPACKED)
+
+
+def check_extent(path: Path, n_rows: int, n_columns: int) -> None:
+    """Raise ValueError if the table in a small file is too large, whatever it contains.
+
+    A few bytes can state a huge table: by a cell far out, or by one value for all rows.
+    """
+    limit = unpacked_limit(path.stat().st_size)
+    if n_rows * n_columns * BYTES_PER_VALUE > limit:
+        raise ValueError(
+            f"the table has {n_rows:,} rows and {n_columns:,} columns, which need more than"
+            f" {limit:,} bytes, too much for the size of the file; remove what lies far from the"
+            " table, or save the rows as .csv"
+        )
 
 
 class _Bytes(io.RawIOBase):

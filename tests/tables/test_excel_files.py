@@ -162,6 +162,33 @@ def test_other_files_with_this_name(tmp_path):
         read_table(tmp_path / "a.xlsx")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'r="B2"', b'r="XFD1048576"'),
+        (b'r="B2"', b'r="ZZZZZZZZ1"'),
+        (b'r="B2"', b"r='A4294967295'"),
+        (b'<row r="2"', b'<row r="99999999999"'),
+    ],
+)
+def test_a_cell_far_out_is_refused_before_the_cells_in_between_are_made(before, after, tmp_path):
+    write_excel(tmp_path / "b.xlsx", {"one": ROWS})
+    with (
+        zipfile.ZipFile(tmp_path / "b.xlsx") as old,
+        zipfile.ZipFile(tmp_path / "a.xlsx", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            content = old.read(name)
+            if "worksheets/" in name:
+                assert before in content
+                content = content.replace(before, after)
+            new.writestr(name, content)
+    with pytest.raises(
+        ValueError, match=r"a.xlsx: cannot be read: the table has [0-9,]+ rows and .* save the"
+    ):
+        read_table(tmp_path / "a.xlsx")
+
+
 def test_the_missing_package_is_named(tmp_path, monkeypatch):
     write_excel(tmp_path / "a.xlsx", {"one": ROWS})
     monkeypatch.setitem(sys.modules, "python_calamine", None)

@@ -246,10 +246,7 @@ def test_an_array_of_one_axis_is_not_a_table(tmp_path):
 
 
 def test_a_missing_package_for_parquet_is_named(tmp_path, monkeypatch):
-    def fail(path):
-        raise ImportError("Unable to find a usable engine")
-
-    monkeypatch.setattr(pd, "read_parquet", fail)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r'pyarrow is missing: pip install "fedlib-study\[http\]"'):
         read_table(tmp_path / "a.parquet")
 
@@ -418,3 +415,27 @@ def test_files_of_another_kind_than_their_names(name, message, tmp_path):
     (tmp_path / name).write_text("garbage")
     with pytest.raises(ValueError, match=f"cannot be read: {message}"):
         read_table(tmp_path / name)
+
+
+def test_one_value_for_many_rows_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedlib.tables.streams.ALWAYS_UNPACKED", 2**20)
+    few, many = (
+        pd.DataFrame({"a": np.zeros(n_rows), "b": np.ones(n_rows)}) for n_rows in (2**14, 2**18)
+    )
+    few.to_parquet(tmp_path / "b.parquet")
+    many.to_parquet(tmp_path / "a.parquet")
+    assert len(read_table(tmp_path / "b.parquet").X) == len(few)
+    np.save(tmp_path / "a.npy", np.empty((0, 2**28)))
+    for name in ("a.parquet", "a.npy"):
+        with pytest.raises(
+            ValueError, match=f"{name}: cannot be read: the table has .* rows and .* save the"
+        ):
+            read_table(tmp_path / name)
+
+
+def test_texts_without_a_letter_are_refused_because_any_count_of_them_fits_a_file(tmp_path):
+    header = {"descr": "|S0", "fortran_order": False, "shape": (9, 1)}
+    with (tmp_path / "a.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(ValueError, match="a.npy: cannot be read: its values must not be empty"):
+        read_table(tmp_path / "a.npy")
