@@ -257,3 +257,10 @@ def test_blanks_before_quotation_marks_are_found(tmp_path):
     assert json.loads(schema.to_json())["dialect"] == {"delimiter": ",", "skipInitialSpace": True}
     table, _ = schema.apply(tmp_path / "site.csv")
     assert table.X["b"].tolist()[:2] == ["x, y", "z"]
+
+
+def test_blank_lines_above_the_names_do_not_count(cohort, tmp_path):
+    path = write(cohort[["age", "glucose"]], tmp_path)
+    expected = draft_schema(path).digest
+    path.write_text("\n\n" + path.read_text())
+    assert draft_schema(path).digest == expected

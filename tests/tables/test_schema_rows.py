@@ -530,3 +530,15 @@ def test_the_gaps_of_a_masked_array_and_other_tables_are_read():
     )
     with pytest.raises(ValueError, match="X must be dense, got a sparse table"):
         make(csr_array([[1.0, 2.0]]))
+
+
+@pytest.mark.parametrize("start", ["", "# " + "1" * 2**22 + "\n"])
+def test_a_small_file_that_unpacks_to_far_more_is_refused_with_a_schema_too(
+    start, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("fedlib.tables.streams.ALWAYS_UNPACKED", 2**20)
+    with gzip.open(tmp_path / "a.csv.gz", "wt") as file:
+        file.write(start + "x\n" + "1\n" * 2**20)
+    schema = schema_of(field(), dialect={"commentChar": "#"})
+    with pytest.raises(ValueError, match="unpacks to more than 1,048,576 bytes"):
+        schema.apply(tmp_path / "a.csv.gz")

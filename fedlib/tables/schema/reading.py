@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import gzip
+import io
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -256,9 +256,7 @@ def _unguarded(texts: Any) -> Any:
 def _lines(path: Path, encoding: str, dialect: Dialect) -> Generator[str]:
     """Yield the lines of a text file without comments and byte-order mark."""
     codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
-    compressed = path.suffix.lower() == ".gz"
-    opened: Any = gzip.open if compressed else open
-    with opened(path, "rt", encoding=codec, newline="") as file:
+    with io.TextIOWrapper(open_bytes(path), codec, newline="") as file:
         for line in file:
             if dialect.comment_char is None or not line.startswith(dialect.comment_char):
                 yield line
@@ -295,7 +293,7 @@ def _header(
     for delimiter in dialect.delimiter or DELIMITERS:
         reader = _reader(lines[n_skipped:], dialect, delimiter)
         try:
-            names = [composed(unguarded(name).strip()) for name in next(reader, [])]
+            names = [composed(unguarded(name).strip()) for name in next(filter(None, reader), [])]
         except csv.Error:
             continue
         if not best[0] or len(wanted & {*names}) > len(wanted & {*best[0]}):
