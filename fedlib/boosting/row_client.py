@@ -403,15 +403,18 @@ class RowsClient(Client):
 
     @handles(CountBuckets)
     def count_buckets(self, request: CountBuckets) -> RowsPerBucket:
-        weights, bits = None, request.weight_bits
-        if bits is not None:
-            key = self._cached("unit of weights", bits, lambda: (bits, self.state))
-            weights = self._cached("sorted weights", key, lambda: self._sort_weights(bits))
+        bits = request.weight_bits
+        weights = None if bits is None else self._sorted_weights(bits)
         return bucket_counts(self._sorted_keys(), request, weights)
 
-    def _sort_weights(self, bits: int) -> Ints:
-        trains = self._training_rows()
-        return sorted_weights(self.X[trains], self.weight[trains], bits)
+    def _sorted_weights(self, bits: int) -> Ints:
+        """Return the sorted weights of the training rows in units of 2**-bits, kept likewise."""
+        source = self.table if self.state is None else self.state
+        by_unit: dict[int, Ints] = self._cached("sorted weights", source, dict)
+        if bits not in by_unit:
+            trains = self._training_rows()
+            by_unit[bits] = sorted_weights(self.X[trains], self.weight[trains], bits)
+        return by_unit[bits]
 
     def _sorted_keys(self) -> SortedKeys:
         """Return the sorted keys of the training rows, kept until trees grow."""

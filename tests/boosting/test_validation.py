@@ -5,11 +5,14 @@ from functools import partial
 import numpy as np
 import pytest
 import xgboost
+from all_protocols import frozen
+from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.scores import AREAS, RowScores, score_rows
+from fedlib.core.in_process import InProcess
 from fedlib.testing import Recorder
 
 from .common import METHODS, assert_same_trees, deal, first_message, make_rows
@@ -406,3 +409,21 @@ def test_rows_without_a_parameter_for_them_are_named():
     parts = {"A": (X[:30], y[:30]), "B": (X[30:], y[30:], None, (X[:5], y[:5]))}
     with pytest.warns(UserWarning, match=r"parts\[B\]: the rows for validation are not evaluated"):
         FederatedXGBClassifier(1).fit(parts)
+
+
+@pytest.mark.parametrize("method", ["histogram", "top_splits", "union"])
+def test_a_client_of_an_earlier_run_answers_as_a_new_one(method):
+    """Its rows for validation are others in the second run, and so are the sums of weights."""
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(300, 3)).round(1), rng.integers(1, 5, 300) / 2
+    y = (X[:, 0] + rng.normal(size=300) > 0).astype(int)
+    options = {"max_depth": 3, "max_bin": 16, "method": method, "validation_fraction": 0.3}
+    runs = [FederatedXGBClassifier(3, **options, random_state=seed) for seed in (0, 1)]
+
+    def clients():
+        return {str(i): BoostingClient((X[i::3], y[i::3], weights[i::3])) for i in range(3)}
+
+    again = clients()
+    runs[0].fit(InProcess(again))
+    second = clone(runs[1]).fit(InProcess(again))
+    assert frozen(second.model_) == frozen(runs[1].fit(InProcess(clients())).model_)
