@@ -417,13 +417,16 @@ def test_a_client_of_an_earlier_run_answers_as_a_new_one(method):
     rng = np.random.default_rng(0)
     X, weights = rng.normal(size=(300, 3)).round(1), rng.integers(1, 5, 300) / 2
     y = (X[:, 0] + rng.normal(size=300) > 0).astype(int)
-    options = {"max_depth": 3, "max_bin": 16, "method": method, "validation_fraction": 0.3}
-    runs = [FederatedXGBClassifier(3, **options, random_state=seed) for seed in (0, 1)]
+    options = {"max_depth": 3, "max_bin": 16, "method": method}
+    runs = [
+        FederatedXGBClassifier(3, **options, validation_fraction=fraction, random_state=0)
+        for fraction in (0.0, 0.1, 0.3)
+    ]
 
     def clients():
         return {str(i): BoostingClient((X[i::3], y[i::3], weights[i::3])) for i in range(3)}
 
     again = clients()
-    runs[0].fit(InProcess(again))
-    second = clone(runs[1]).fit(InProcess(again))
-    assert frozen(second.model_) == frozen(runs[1].fit(InProcess(clients())).model_)
+    for run in runs:
+        repeated = clone(run).fit(InProcess(again))
+        assert frozen(repeated.model_) == frozen(run.fit(InProcess(clients())).model_)
