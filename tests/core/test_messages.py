@@ -35,7 +35,7 @@ from fedlib import (
 )
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.histograms import BuildHistograms
-from fedlib.boosting.messages import BeginBoosting, Splits
+from fedlib.boosting.messages import BeginBoosting, Growth, Splits
 from fedlib.core import messages
 from fedlib.core.array_fields import DTYPES, MAX_EMPTY_AXIS, PIECE
 from fedlib.core.messages import (
@@ -298,7 +298,8 @@ def conversations():
     client.handle(by_class[BeginBoosting][0])
     by_class[type(client.state)] = [client.state]  # which no client has at the end of a run
     (dense, *_) = by_class[BuildHistograms]
-    by_class[Splits] = [Splits(*(getattr(dense, name) for name in Splits.__struct_fields__))]
+    for kind in (Growth, Splits):  # the base classes of requests
+        by_class[kind] = [kind(*(getattr(dense, name) for name in kind.__struct_fields__))]
     noisy_requests = [m for of_class in by_class.values() for m in of_class if privacy_of(m)]
     return by_class | {Privacy: [request.privacy for request in noisy_requests]}
 
