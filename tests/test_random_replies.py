@@ -54,6 +54,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*not converged"),  # of a few rounds
     pytest.mark.filterwarnings("ignore:.*one class(,| only)"),
     pytest.mark.filterwarnings("ignore:the components .* are equal"),
+    pytest.mark.filterwarnings("ignore:there is no score of site 'liar'"),
     pytest.mark.filterwarnings("ignore:.* (is|are) NaN, because"),
     pytest.mark.filterwarnings("ignore:.*(clusters|components .*) have no points"),
     pytest.mark.filterwarnings("ignore:.*have fewer than"),  # points at a client that lies
