@@ -5,8 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import zipfile
-from collections.abc import Mapping
-from functools import reduce
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 from xml.etree import ElementTree
@@ -81,18 +80,20 @@ def _extent(content: IO[bytes]) -> tuple[int, int]:
 
     The reader makes all cells up to the last one, also where the part has none.
     """
-    n_rows, n_columns, rest = 0, 1, b""
-    while block := content.read(2**20):
-        for column, row in PLACE.findall(rest + block):
+    n_rows, n_columns = 0, 1
+    for block in _blocks(content, 64):
+        for column, row in PLACE.findall(block):
             n_rows = max(n_rows, int(row))
-            n_columns = max(n_columns, len(column) and _index(column))
-        rest = (rest + block)[-64:]
+            n_columns = max(n_columns, _position(column[:20].decode().upper()) + 1)
     return n_rows, n_columns
 
 
-def _index(letters: bytes) -> int:
-    """Return the index of a column, from 1 on, by its letters: Z is 26, and AA is 27."""
-    return reduce(lambda index, letter: 26 * index + (letter & 31), letters[:20], 0)
+def _blocks(content: IO[bytes], overlap: int) -> Iterator[bytes]:
+    """Yield a file in blocks, each with the last bytes of the one before it."""
+    block = b""
+    while data := content.read(2**20):
+        block = block[-overlap:] + data
+        yield block
 
 
 def _read_sheet(path: Path, options: ReadOptions) -> tuple[pd.DataFrame, str]:
@@ -182,12 +183,7 @@ def _part(archive: zipfile.ZipFile, sheet: str) -> str:
 
 def _suspicious(part: IO[bytes]) -> bool:
     """Return whether the XML of a sheet may have errors or formulas, without parsing it."""
-    end = b""
-    while data := part.read(2**20):
-        if any(mark in end + data for mark in MARKS):
-            return True
-        end = data[-2:]
-    return False
+    return any(mark in block for block in _blocks(part, 2) for mark in MARKS)
 
 
 def _error(cell: ElementTree.Element) -> str | None:

@@ -467,7 +467,7 @@ def _read_typed(path: Path, suffix: str) -> pd.DataFrame:
         array = read_npy(path)
         if array.ndim != 2:
             raise ValueError(f"the array must have 2 axes, rows and columns, got {array.ndim}")
-        check_extent(path, max(len(array), 32), array.shape[1])  # the name of a column needs more
+        check_extent(path, max(len(array), 32), array.shape[1])  # a column has a name, too
         return pd.DataFrame(array, columns=[str(i) for i in range(array.shape[1])])
     if suffix == ".parquet":
         try:

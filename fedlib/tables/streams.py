@@ -252,7 +252,7 @@ def unpacked_limit(packed: int) -> int:
 
 
 def check_extent(path: Path, n_rows: int, n_columns: int) -> None:
-    """Raise ValueError if the table in a small file is too large, whatever it contains.
+    """Raise ValueError if a file states a table that is too large for its size.
 
     A few bytes can state a huge table: by a cell far out, or by one value for all rows.
     """

@@ -542,3 +542,10 @@ def test_a_small_file_that_unpacks_to_far_more_is_refused_with_a_schema_too(
     schema = schema_of(field(), dialect={"commentChar": "#"})
     with pytest.raises(ValueError, match="unpacks to more than 1,048,576 bytes"):
         schema.apply(tmp_path / "a.csv.gz")
+
+
+def test_blank_lines_above_rows_without_names_do_not_count(tmp_path):
+    (tmp_path / "a.csv").write_text("\n\n1;2\n3;4\n")
+    schema = schema_of(field(), field(name="y"), dialect={"header": False})
+    table, _ = schema.apply(tmp_path / "a.csv")
+    assert table.X.to_numpy().tolist() == [[1, 2], [3, 4]]

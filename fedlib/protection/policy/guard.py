@@ -258,7 +258,7 @@ class GuardedClient(Wrapper[GuardedState]):
         self._check_budget(request)
         try:
             reply = self._answer(self.rules, request)
-        except ProtectedFailure:  # the only one after a row was read
+        except ProtectedFailure:  # every other error comes before rows are read
             self._charge(request)
             raise
         self._charge(request)

@@ -313,7 +313,7 @@ def _found(lines: Sequence[str], fields: Sequence[str], dialect: Dialect) -> str
     """Return the delimiter that divides the first row into as many cells as there are fields."""
     for delimiter in DELIMITERS:
         try:
-            if len(next(_reader(lines, dialect, delimiter), [])) == len(fields):
+            if len(next(filter(None, _reader(lines, dialect, delimiter)), [])) == len(fields):
                 return delimiter
         except csv.Error:
             continue

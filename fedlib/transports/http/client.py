@@ -485,6 +485,7 @@ class ClientLoop:
             When the server refuses the call, or does not answer for ``patience`` seconds.
         """
         until, pauses = float("inf"), Pauses()
+        address = f"{str(self.link.base_url).rstrip('/')}{path}"
         while not self.ended:
             try:
                 response = self.link.request(method, path, **content)
@@ -501,12 +502,12 @@ class ClientLoop:
                 if code == 410:
                     raise RunEnded(reason)
                 if code == 428:
-                    raise SessionLost(f"{str(self.link.base_url).rstrip('/')}{path}: {reason}")
+                    raise SessionLost(f"{address}: {reason}")
                 again = code in {429, *retry} or code >= 500
             until = min(until, time.monotonic() + self.patience)
             if not again or time.monotonic() >= until:
                 kind = kind if again else JoinError
-                raise kind(f"{str(self.link.base_url).rstrip('/')}{path}: {reason}")
+                raise kind(f"{address}: {reason}")
             pauses.take()
         raise RunEnded(self.ended)
 
