@@ -297,7 +297,12 @@ class Federated(BaseEstimator):
             fitted._set_labels(transport)
         if isinstance(transport, Parts):
             transport.close()
-        self.__dict__ = fitted.__dict__
+        # One by one, because two estimators that share their dictionary could lose what is in it to
+        # the garbage collector of Python 3.13.0: https://github.com/python/cpython/issues/130327
+        for name in vars(self).keys() - vars(fitted).keys():
+            delattr(self, name)
+        for name, value in vars(fitted).items():
+            setattr(self, name, value)
         return self
 
     def _set_labels(self, host: Host) -> None:

@@ -1,6 +1,7 @@
 import gc
 import re
 from numbers import Integral, Real
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -300,6 +301,19 @@ def test_a_fitted_estimator_does_not_keep_the_data():
     gc.collect()
     assert not [item for item in gc.get_objects() if type(item) is SideClient]
     assert "labels_" in vars(model)
+
+
+def test_a_fitted_estimator_keeps_its_model_when_the_garbage_is_collected():
+    """Python 3.13.0 emptied it, if fit had given it the ``__dict__`` of another estimator."""
+
+    class Circular(Sides):
+        def _set_model(self, model):
+            self.model_ = SimpleNamespace(mean=model)
+            self.circle = self
+
+    model = Circular().fit(PARTS)
+    gc.collect()
+    assert vars(model.model_) == {"mean": 3.0}
 
 
 def test_the_base_has_no_protocol():
