@@ -1,5 +1,5 @@
 from .boosting.estimator import FederatedXGBClassifier as FederatedXGBClassifier
-from .boosting.regressor import FederatedXGBRegressor as FederatedXGBRegressor
+from .boosting.estimator import FederatedXGBRegressor as FederatedXGBRegressor
 from .clustering.density.approximate import ApproximateDBSCAN as ApproximateDBSCAN
 from .clustering.density.dbdc import DBDC as DBDC
 from .clustering.density.horizontal import HorizontalDBSCAN as HorizontalDBSCAN

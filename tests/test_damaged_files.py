@@ -16,7 +16,7 @@ import pytest
 
 from fedlib import HorizontalDBSCAN
 from fedlib.cli.common import read_token
-from fedlib.cli.tokens import make_tokens, read_clients
+from fedlib.cli.preparation import make_tokens, read_clients
 from fedlib.core.journal import read_ledger, run_id
 from fedlib.core.site_memory import TableMemory
 from fedlib.protection.policy import Policy

@@ -28,17 +28,10 @@ from fedlib.boosting.export import Explained, Exported, from_booster
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.boosting.objectives import options_of
 from fedlib.boosting.rules import NEWEST_RULES, RULES, RulesName
-from fedlib.boosting.settings import (
-    DEFAULTS,
-    HISTOGRAM_ONLY,
-    NOT_PRIVATE,
-    NOT_SECURE,
-    POISSON_STEP,
-    Constrained,
-    Settings,
-)
+from fedlib.boosting.scores import METRICS
+from fedlib.boosting.settings import Settings
 from fedlib.boosting.trees import BoostedTrees
-from fedlib.boosting.validated import Validated
+from fedlib.boosting.validated import Constrained, Validated
 from fedlib.core.aggregation import AgreedColumns
 from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
@@ -56,6 +49,67 @@ from fedlib.core.parameters import (
 from fedlib.core.protocol import Flow
 from fedlib.core.search import Once
 
+# Parameters that must have their defaults for the other methods.
+HISTOGRAM_ONLY = (
+    *("colsample_bytree", "colsample_bylevel", "colsample_bynode", "monotone_constraints"),
+    *("interaction_constraints", "grow_policy", "max_leaves", "max_cat_to_onehot"),
+    *("max_cat_threshold", "histograms", "bounds"),
+)
+NOT_SECURE: dict[str, Any] = {
+    "validation_fraction": 0,
+    "eval_metric": None,
+    "eval_sets": None,
+    "early_stopping_rounds": None,
+}  # what sums over all clients need
+NOT_PRIVATE: dict[str, Any] = {
+    "tol": None,
+    "grow_policy": "depthwise",
+    "scale_pos_weight": 1.0,
+    "subsample": 1.0,
+    "warm_start": False,
+}  # what noise needs, too
+# The parameters whose best values depend on whether sums have noise: by default without and with
+# it. The page "How much accuracy does differential privacy cost?" measures how they were chosen.
+DEFAULTS: dict[str, tuple[Any, Any]] = {
+    "n_trees": (100, 10),
+    "max_depth": (6, 2),
+    "max_bin": (256, 4),
+    "reg_lambda": (1.0, None),  # None: from the noise, see `fedlib.boosting.secure.penalty`
+}
+POISSON_STEP = 0.7  # XGBoost's default of max_delta_step for count:poisson
+OF_OTHERS: dict[str, Any] = {
+    "leaf": "all",
+    "scale_pos_weight": 1.0,
+    "max_gradient": 1.0,
+    "max_target": MAX_WEIGHT,
+}  # what an estimator without these parameters has
+
+
+class Single(Interval):
+    """The range of a parameter that is a float32 number in a run, as in XGBoost."""
+
+
+# The types of parameters with their ranges, to which each estimator adds its text.
+Method = Annotated[
+    Literal["top_splits", "union", "histogram"], StrOptions({"top_splits", "union", "histogram"})
+]
+CandidateCount = Annotated[int, Interval(Integral, 1, 2**16, closed="both")]
+Share = Annotated[float, Interval(Real, 0, 1, closed="right")]
+Penalty = Annotated[float, Single(Real, 0, 1e30, closed="both")]
+OptionalPenalty = Annotated[float | None, Single(Real, 0, 1e30, closed="both"), None]
+AnyNumber = Annotated[float | None, Interval(Real, None, None, closed="neither"), None]
+RowLimit = Annotated[float | None, Interval(Real, 0, MAX_WEIGHT, closed="right"), None]
+Metrics = Annotated[
+    str | list[str] | None, StrOptions(set(METRICS)), list, None, Kind("str or list of str")
+]
+Levels = Annotated[
+    float | ArrayLike | None,
+    Interval(Real, 0, 1, closed="both"),
+    "array-like",
+    list,
+    None,
+    Kind("float or array-like (n_levels,) of float"),
+]
 EXAMPLE_OF_SUMS = {"method": "histogram", "max_bin": 8, "tol": None, "bounds": EXAMPLE_BOUNDS}
 
 
@@ -103,8 +157,7 @@ class Boosted(Exported, Explained, Validated, Constrained):
         """,
     ] = None
     reg_alpha: Annotated[
-        float,
-        Interval(Real, 0, 1e30, closed="both"),
+        Penalty,
         "The L1 penalty on the weight of a leaf, in 0..1e30.",
     ] = 0.0
     random_state: Annotated[
@@ -112,22 +165,15 @@ class Boosted(Exported, Explained, Validated, Constrained):
         "Draws the rows and the features.",
     ] = None
     colsample_bytree: Annotated[
-        float,
-        Interval(Real, 0, 1, closed="right"),
+        Share,
         """
         The fraction of the features, above 0 and at most 1, that the server draws for each tree, of
         these for each level, and of these for each node. XGBoost draws other features with the same
         seed. ``"histogram"`` only.
         """,
     ] = 1.0
-    colsample_bylevel: Annotated[
-        float,
-        Interval(Real, 0, 1, closed="right"),
-    ] = 1.0
-    colsample_bynode: Annotated[
-        float,
-        Interval(Real, 0, 1, closed="right"),
-    ] = 1.0
+    colsample_bylevel: Annotated[Share, ""] = 1.0
+    colsample_bynode: Annotated[Share, ""] = 1.0
     grow_policy: Annotated[
         Literal["depthwise", "lossguide"],
         StrOptions({"depthwise", "lossguide"}),
@@ -187,9 +233,7 @@ class Boosted(Exported, Explained, Validated, Constrained):
         """,
     ] = None
     max_weight: Annotated[
-        float | None,
-        Interval(Real, 0, MAX_WEIGHT, closed="right"),
-        None,
+        RowLimit,
         """
         For ``secure=True``: the largest weight of a row, on which the clients agree before the run,
         above 0 and at most 2**40. By default the maximum that the `schema` has for the column of
@@ -224,13 +268,7 @@ class Boosted(Exported, Explained, Validated, Constrained):
         """,
     ] = 0.0
     objective: Any
-    method: Literal["top_splits", "union", "histogram"]
-    n_candidates: int
-    reg_lambda: float | None
-    gamma: float
-    min_child_weight: float
-    tol: float | None
-    base_score: float | None
+    method: str
     max_delta_step: float | None
     subsample: float
     eval_metric: str | list[str] | None
@@ -249,100 +287,49 @@ class Boosted(Exported, Explained, Validated, Constrained):
         return self.secure or self.epsilon is not None
 
     def _settings(self, **others: Any) -> Settings:
-        """Return the settings of a run; ``others`` are those that only some estimators have."""
+        """Return the settings of a run; ``others`` are those that do not follow from parameters."""
         self._check_growth()
-        given = self.eval_metric
-        metrics = None if given is None else (given,) if isinstance(given, str) else tuple(given)
-        is_poisson = self.objective == "count:poisson"
-        step = self.max_delta_step
-        step = (POISSON_STEP if is_poisson else 0.0) if step is None else step
-        fractions = (self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
-        draws = min(self.subsample, *fractions) < 1 or self.validation_fraction > 0
-        seed = check_random_state(self.random_state).randint(2**31 - 1) if draws else 0
-        n_trees, max_depth, max_bin = (
-            self._default(name) for name in ("n_trees", "max_depth", "max_bin")
-        )
+        given = {name: self._default(name) for name in self._parameter_constraints}
+        metrics: Any = self.eval_metric
+        n_trees = given["n_trees"]
         start: BoostedTrees | None = self._start
-        if start is not None:
-            seed = start.seed or seed
-            if start.xgboost_rules != self.xgboost_rules:
-                raise ValueError(
-                    f"xgboost_rules must be {start.xgboost_rules!r}, those of the model that"
-                    f" warm_start continues; got {self.xgboost_rules!r}"
-                )
-            if start.n_rounds > n_trees:
-                raise ValueError(
-                    f"n_trees must be at least {start.n_rounds}, the rounds of the model that"
-                    f" warm_start continues; got {n_trees}"
-                )
+        seed = self._seed(start, n_trees)
         agreed = agreed_features(self.schema, self.are_summed, start)
-        defaults = {
-            "leaf": "all",
-            "huber_slope": 1.0,
-            "tweedie_variance_power": 1.5,
-            "quantile_alpha": (),
-            "expectile_alpha": (),
-            "aft_loss_distribution": "normal",
-            "aft_loss_distribution_scale": 1.0,
-            "scale_pos_weight": 1.0,
-            "classes": self._given_classes(),
-            "max_gradient": 1.0,
-            "max_weight": row_limit(self, "weight"),
-            "max_target": MAX_WEIGHT,
-        }
-        reg_lambda, rates = self._default("reg_lambda"), rates_of(self.learning_rate, n_trees)
-        n_requests = n_trees * max_depth  # one for histograms per level of each tree
-        bounds, n_categories = None, None if agreed is None else agreed.n_categories
+        classes, max_weight = self._given_classes(), row_limit(self, "weight")
+        rates = rates_of(self.learning_rate, n_trees)
+        n_requests = n_trees * given["max_depth"]  # one for histograms per level of each tree
+        bounds, cuts = None, None
         if self.are_summed or self.bounds is not None:
             bounds = self._bounds(MAX_VALUE) if agreed is None else agreed.bounds(self.bounds)
         aggregation = self._aggregation(n_requests, bounds)
         if agreed is not None:
             aggregation.features = agreed.names
-        settings = Settings(
-            **{
-                "objective": self.objective or "binary:logistic",
-                "xgboost_rules": self.xgboost_rules,
-                "by_classes": self.objective is None,
-                "n_trees": n_trees,
-                "n_candidates": self.n_candidates,
-                "method": self.method,
-                "max_depth": max_depth,
-                "learning_rate": rates[0] if rates else self.learning_rate,
-                "learning_rates": rates,
-                "callback": self.callback,
-                "reg_lambda": None if reg_lambda is None else float(np.float32(reg_lambda)),
-                "gamma": float(np.float32(self.gamma)),
-                "min_child_weight": float(np.float32(self.min_child_weight)),
-                "max_bin": max_bin,
-                "tol": self.tol,
-                "base_score": self.base_score,
-                "reg_alpha": float(np.float32(self.reg_alpha)),
-                "max_delta_step": float(np.float32(step)),
-                "subsample": self.subsample,
-                "colsample_bytree": self.colsample_bytree,
-                "colsample_bylevel": self.colsample_bylevel,
-                "colsample_bynode": self.colsample_bynode,
-                "constraints": self._constraints(),
-                "grow_policy": self.grow_policy,
-                "max_leaves": self.max_leaves,
-                "max_cat_to_onehot": self.max_cat_to_onehot,
-                "max_cat_threshold": self.max_cat_threshold,
-                "min_category_count": self.min_category_count,
-                "histograms": self.histograms,
-                "validation_fraction": self.validation_fraction,
-                "eval_metric": metrics,
-                "eval_sets": self._eval_sets(),
-                "early_stopping_rounds": self.early_stopping_rounds,
-                "seed": int(seed),
-                "aggregation": aggregation,
-                "bounds": None
-                if bounds is None
-                else bounded_cuts(bounds.limits, max_bin, n_categories),
-                "agreed": agreed,
-                **defaults,
-                **others,
-            }
-        )
+        constraints, eval_sets = self._constraints(), self._eval_sets()
+        if bounds is not None:
+            n_categories = None if agreed is None else agreed.n_categories
+            cuts = bounded_cuts(bounds.limits, given["max_bin"], n_categories)
+        if metrics is not None:
+            metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        known = {
+            **OF_OTHERS,
+            **given,
+            "objective": self.objective or "binary:logistic",
+            "by_classes": self.objective is None,
+            "learning_rate": rates[0] if rates else self.learning_rate,
+            "learning_rates": rates,
+            "constraints": constraints,
+            "monotone_constraints": (),  # of each feature, see `Settings.constrained`
+            "interaction_constraints": (),
+            "eval_metric": metrics,
+            "eval_sets": eval_sets,
+            "seed": seed,
+            "aggregation": aggregation,
+            "bounds": cuts,
+            "agreed": agreed,
+            "classes": classes,
+            "max_weight": max_weight,
+        }
+        settings = Settings(**known | others)
         if self.objective is not None:
             return settings.decided()
         try:
@@ -354,10 +341,34 @@ class Boosted(Exported, Explained, Validated, Constrained):
                 raise error from None
         return settings
 
+    def _seed(self, start: BoostedTrees | None, n_trees: int) -> int:
+        """Return the seed of a run, that of the model which it continues if there is one."""
+        fractions = (self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
+        draws = min(self.subsample, *fractions) < 1 or self.validation_fraction > 0
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1)) if draws else 0
+        if start is None:
+            return seed
+        if start.xgboost_rules != self.xgboost_rules:
+            raise ValueError(
+                f"xgboost_rules must be {start.xgboost_rules!r}, those of the model that"
+                f" warm_start continues; got {self.xgboost_rules!r}"
+            )
+        if start.n_rounds > n_trees:
+            raise ValueError(
+                f"n_trees must be at least {start.n_rounds}, the rounds of the model that"
+                f" warm_start continues; got {n_trees}"
+            )
+        return start.seed or seed
+
     def _default(self, name: str) -> Any:
-        """Return the value of a parameter, or the default for sums with or without noise."""
+        """Return the value of a parameter in a run: its default if it is None, in float32."""
         given = getattr(self, name)
-        return DEFAULTS[name][self.epsilon is not None] if given is None else given
+        if given is None and name in DEFAULTS:
+            given = DEFAULTS[name][self.epsilon is not None]
+        if name == "max_delta_step" and given is None:
+            given = POISSON_STEP if self.objective == "count:poisson" else 0.0
+        single = any(isinstance(one, Single) for one in self._parameter_constraints[name])
+        return float(np.float32(given)) if single and given is not None else given
 
     def _given_classes(self) -> tuple[Class, ...]:
         """Return the classes that are agreed; none if they follow from the data."""
@@ -365,8 +376,8 @@ class Boosted(Exported, Explained, Validated, Constrained):
 
     def _check_growth(self) -> None:
         """Raise ValueError when a parameter does not apply to the others."""
-        for name, default in HISTOGRAM_ONLY.items():
-            value = getattr(self, name)
+        for name in HISTOGRAM_ONLY:
+            value, default = getattr(self, name), getattr(type(self), name)
             if self.method != "histogram" and not np.array_equal(value, default):
                 raise ValueError(f"{name} needs method='histogram'; got method={self.method!r}")
         if self.max_depth == 0 and (self.grow_policy != "lossguide" or not self.max_leaves):

@@ -33,8 +33,9 @@ from fedlib.boosting.first_scores import (
     target_counts,
 )
 from fedlib.boosting.label_sums import SMALLEST_POSITIVE
+from fedlib.boosting.messages import Growing, PredictedLevels, PredictedTargets, Predictions
 from fedlib.boosting.objectives import OBJECTIVES
-from fedlib.boosting.row_client import Growing, PredictedLevels, PredictedTargets, Predictions
+from fedlib.boosting.row_client import of_run
 from fedlib.boosting.tree_client import TreeClient
 from fedlib.core.array_types import Bools, Floats32, Ints
 from fedlib.core.client import Unanswerable, handles, partitions
@@ -102,16 +103,9 @@ class BoostingClient(TreeClient):
         classes, codes = np.unique(y[self._counted], return_inverse=True)
         weights = np.bincount(codes[trains[self._counted]], self.weight[trains], len(classes))
         return TrainingDescription(
-            n_features=self.n_features,
-            n_rows=int(trains.sum()),
+            **self._description(request, trains),
             classes=tuple(classes.tolist()),
             weights=weights.astype(np.float64),
-            learning_rate=self._rate(request.learning_rate),
-            features=self.features,
-            kinds=self._kinds(request.agreed),
-            has_margins=self.has_margins,
-            has_weights=self.has_weights,
-            n_margins=self.n_margins,
         )
 
     @partitions(DescribeTraining, counts=True, terms=())
@@ -144,7 +138,8 @@ class BoostingClient(TreeClient):
         codes = {label: code for code, label in enumerate(classes)}
         return np.array([codes.get(label, 0) for label in y.tolist()], np.int64)
 
-    def _compute_targets(self, state: Growing) -> NDArray[Any]:
+    @of_run
+    def _targets(self, state: Growing) -> NDArray[Any]:
         of_rows = self._codes(state.classes)
         return of_rows == 1 if state.objective == "binary:logistic" else of_rows
 
@@ -176,7 +171,7 @@ class RegressionClient(TreeClient):
     Examples
     --------
     >>> client = RegressionClient(([[1.0], [2.0]], [10.0, 30.0]))
-    >>> client.handle(DescribeTargets("reg:squarederror", 0.0, 0.3)).total
+    >>> client.handle(DescribeTargets(0.3, objective="reg:squarederror", parameter=0.0)).total
     40.0
     """
 
@@ -189,19 +184,12 @@ class RegressionClient(TreeClient):
         check_allowed(y[self._counted], request.objective)
         sums = target_sums(y[trains], self.weight[trains], request.objective, request.parameter)
         return TargetDescription(
-            n_features=self.n_features,
-            n_rows=int(trains.sum()),
+            **self._description(request, trains),
             weight=sums.weight,
             total=sums.total,
             squares=sums.squares,
             gradient=sums.gradient,
             hessian=sums.hessian,
-            learning_rate=self._rate(request.learning_rate),
-            features=self.features,
-            kinds=self._kinds(request.agreed),
-            has_margins=self.has_margins,
-            has_weights=self.has_weights,
-            n_margins=self.n_margins,
             size=self._first_size(request, trains),
         )
 
@@ -255,7 +243,8 @@ class RegressionClient(TreeClient):
             yield np.where(trains, part, -1)
         yield np.where(trains & (weight != 1), 0, -1)
 
-    def _compute_targets(self, state: Growing) -> NDArray[Any]:
+    @of_run
+    def _targets(self, state: Growing) -> NDArray[Any]:
         return self._allowed(state.objective, state.max_target)
 
     def _allowed(self, objective: str, max_target: float) -> NDArray[Any]:

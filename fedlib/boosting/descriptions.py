@@ -6,14 +6,26 @@ digits of the next sum follow, and the sums over labels.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, fsum, log2
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
 
-from fedlib.boosting.classes import Class, problem_of_classes
+from fedlib.boosting.categories import agree_on_kinds
+from fedlib.boosting.classes import (
+    Class,
+    agree_on_kind,
+    agree_on_two_classes,
+    class_weights,
+    problem_of_classes,
+    warn_of_one_class,
+)
+from fedlib.boosting.data import agree_on_margins
 from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.messages import (
     MAX_ROWS,
@@ -24,9 +36,13 @@ from fedlib.boosting.messages import (
     Seed,
 )
 from fedlib.boosting.objectives import OBJECTIVES, Parameter, check_parameter, unit_bits
+from fedlib.boosting.settings import Settings
+from fedlib.core.aggregation import MAX_SHOWN, agree_on_features, settle
 from fedlib.core.array_types import Floats32
 from fedlib.core.columns import EMPTY
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
+from fedlib.core.protocol import Flow, Replies
+from fedlib.core.texts import printable
 from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits, summed
 from fedlib.protection.secure.points import NumberOfPoints
 
@@ -36,8 +52,8 @@ NumberOfMargins = Annotated[int, msgspec.Meta(ge=0, le=2**10)]
 ROUNDING = 1e-5  # of sums of targets and gradients, which are float32
 
 
-class TrainingDescription(Message):
-    """A client's features, its number of rows, and the total weight of its rows in each class.
+class Description(Message):
+    """A client's features, its number of rows, and the learning rate that it prefers.
 
     ``kinds`` are those of `fedlib.boosting.categories.Table`. ``has_margins`` says whether rows
     start from base margins of their own, and ``n_margins`` is the count of their columns, also of
@@ -45,11 +61,9 @@ class TrainingDescription(Message):
     weights.
     """
 
-    discloses = "the number of a client's rows in each class, its features and learning rate"
+    discloses = "a client's features, its number of rows and learning rate"
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     n_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
-    classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
-    weights: Annotated[np.ndarray, Array("float64", ("classes",), ge=0, le=MAX_WEIGHT)]
     learning_rate: LearningRate
     features: FeatureNames = ()
     kinds: Kinds = b""
@@ -57,9 +71,29 @@ class TrainingDescription(Message):
     has_weights: bool = False
     n_margins: NumberOfMargins = 0
 
+    def check_rows(self, weight: float) -> None:
+        """Raise MessageError when the parts do not fit each other, or rows of this weight."""
+        kinds, names, n_features = self.kinds, self.features, self.n_features
+        if len(kinds) not in (0, n_features) or max(kinds, default=0) > EMPTY:
+            raise MessageError(f"there must be a kind from 0 to {EMPTY} for each of {n_features}")
+        if len(names) not in (0, n_features):
+            raise MessageError(f"{len(names)} names for {n_features} features")
+        if weight > 0 == self.n_rows:
+            raise MessageError(f"a weight of {weight} without rows")
+        if self.has_margins and not self.n_margins:
+            raise MessageError("base margins without columns")
+
+
+class TrainingDescription(Description, kw_only=True):
+    """A client's features, its number of rows, and the total weight of its rows in each class."""
+
+    discloses = "the number of a client's rows in each class, its features and learning rate"
+    classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
+    weights: Annotated[np.ndarray, Array("float64", ("classes",), ge=0, le=MAX_WEIGHT)]
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_rows(self, float(self.weights.sum()))
+        self.check_rows(self.total_weight)
         if len(self.classes) != len(self.weights):
             raise MessageError(f"{len(self.weights)} weights for {len(self.classes)} classes")
         if problem := problem_of_classes(self.classes):
@@ -80,52 +114,43 @@ class DescribeTraining(Message):
 
     discloses = "the learning rate"
     effortless = ("seed",)
-    reply = TrainingDescription
+    reply: ClassVar[type[Message]] = TrainingDescription
     learning_rate: LearningRate
     validation_fraction: Fraction = 0.0
     seed: Seed = 0
     agreed: bool = False
 
-    def accept(self, reply: Message) -> TrainingDescription:
+    def accept(self, reply: Message) -> Any:
         """Raise MessageError if the reply has kinds of columns that are agreed."""
-        assert isinstance(reply, TrainingDescription)
-        _check_agreed(self.agreed, reply.kinds)
+        assert isinstance(reply, Description)
+        if self.agreed and reply.kinds:
+            raise MessageError("kinds of columns, although a schema has them")
         return reply
 
 
-class TargetDescription(Message):
+class TargetDescription(Description, kw_only=True):
     """A client's features, its number of rows, and sums over the numbers that it learns.
 
     ``weight`` is the total weight w of the rows, ``total`` the sum of w·y and ``squares`` that of
-    w·y². ``gradient`` and ``hessian`` are the sums for the prediction 0. ``kinds`` are those of
-    `fedlib.boosting.categories.Table`. ``has_margins`` says whether rows start from base margins of
-    their own; then ``size`` is a power of two above the sums of absolute gradients and of hessians
-    at these margins. ``n_margins`` is the count of columns of margins. The sums for the first tree
-    say more. ``has_weights`` says whether rows have sample weights.
+    w·y². ``gradient`` and ``hessian`` are the sums for the prediction 0. With base margins,
+    ``size`` is a power of two above the sums of absolute gradients and of hessians at these
+    margins. The sums for the first tree say more.
     """
 
     discloses = (
         "the mean and the variance of a client's targets, its number of rows, its features and "
         "learning rate"
     )
-    n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
-    n_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
     weight: Annotated[float, msgspec.Meta(ge=0, le=MAX_WEIGHT)]
     total: Annotated[float, msgspec.Meta(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
     squares: Annotated[float, msgspec.Meta(ge=0, le=MAX_WEIGHT**2)]
     gradient: Annotated[float, msgspec.Meta(ge=-(2.0**80), le=2.0**80)]
     hessian: Annotated[float, msgspec.Meta(ge=0, le=2.0**80)]
-    learning_rate: LearningRate
-    features: FeatureNames = ()
-    kinds: Kinds = b""
-    has_margins: bool = False
-    has_weights: bool = False
-    n_margins: NumberOfMargins = 0
     size: Annotated[float, msgspec.Meta(ge=0, le=2.0**82)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_rows(self, self.weight)
+        self.check_rows(self.weight)
         if self.total**2 > (1 + 1e-6) * self.weight * self.squares:
             raise MessageError("the sum of the targets does not fit the sum of their squares")
 
@@ -135,32 +160,25 @@ class TargetDescription(Message):
         return self.weight
 
 
-class DescribeTargets(Message):
+class DescribeTargets(DescribeTraining, kw_only=True):
     """Describe your rows for a regression; ``parameter`` is that of the objective.
 
-    Reply with this learning rate unless you prefer another one. First draw the fraction
-    ``validation_fraction`` of the rows with ``seed``, for validation only. If the columns are
-    ``agreed``, leave out their kinds.
+    For the other fields see `DescribeTraining`.
     """
 
     discloses = "the objective and the learning rate"
-    effortless = ("seed",)
     reply = TargetDescription
     objective: ObjectiveName
     parameter: Parameter
-    learning_rate: LearningRate
-    validation_fraction: Fraction = 0.0
-    seed: Seed = 0
-    agreed: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_parameter(self.objective, self.parameter)
 
-    def accept(self, reply: Message) -> TargetDescription:
+    def accept(self, reply: Message) -> Any:
         """Raise MessageError if the reply has kinds that are agreed, or sums of other targets."""
+        reply = super().accept(reply)
         assert isinstance(reply, TargetDescription)
-        _check_agreed(self.agreed, reply.kinds)
         low, high = OBJECTIVES[self.objective].targets
         least, most = (limit * reply.weight if reply.weight else 0.0 for limit in (low, high))
         rounding = ROUNDING * reply.weight
@@ -169,8 +187,7 @@ class DescribeTargets(Message):
                 f"a sum of {reply.total} of targets with the weight {reply.weight}, which must be"
                 f" {OBJECTIVES[self.objective].valid_targets}"
             )
-        sums = LabelSums(reply.weight, total=reply.total, squares=reply.squares)
-        largest = OBJECTIVES[self.objective].largest_sums(sums, 0.0, self.parameter)
+        largest = OBJECTIVES[self.objective].largest_sums(LabelSums.of(reply), 0.0, self.parameter)
         allowed = (1 + ROUNDING) * max(largest) + rounding
         if max(abs(reply.gradient), reply.hessian) > allowed:
             raise MessageError(f"gradients beyond {allowed:.2g}, the largest of such targets")
@@ -347,19 +364,165 @@ def first_size(
     return 2.0 ** (ceil(log2(max(np.abs(gradients).sum(axis=1).max(), 1))) - bits)
 
 
-def _check_agreed(agreed: bool, kinds: bytes) -> None:
-    if agreed and kinds:
-        raise MessageError("kinds of columns, although a schema has them")
+REMEDY = "; objective='multi:softprob' allows more"
+EVERYONE = "all clients"  # the name under which the server keeps sums over all clients
 
 
-def _check_rows(reply: TrainingDescription | TargetDescription, weight: float) -> None:
-    """Raise MessageError when the parts of a description do not fit each other."""
-    kinds, names, n_features = reply.kinds, reply.features, reply.n_features
-    if len(kinds) not in (0, n_features) or max(kinds, default=0) > EMPTY:
-        raise MessageError(f"there must be a kind from 0 to {EMPTY} for each of {n_features}")
-    if len(names) not in (0, n_features):
-        raise MessageError(f"{len(names)} names for {n_features} features")
-    if weight > 0 == reply.n_rows:
-        raise MessageError(f"a weight of {weight} without rows")
-    if reply.has_margins and not reply.n_margins:
-        raise MessageError("base margins without columns")
+@dataclass(frozen=True)
+class Pool:
+    """What the server knows of all clients together, if their sums are masked.
+
+    Attributes
+    ----------
+    members : tuple of str
+        The clients whose rows are described.
+    largest_weight : float
+        An upper bound on a client's total weight.
+    """
+
+    members: tuple[str, ...]
+    largest_weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """The clients' descriptions of their rows.
+
+    Attributes
+    ----------
+    sums : dict of str to LabelSums
+        The sums over the labels of each client; with secure sums, those of `EVERYONE`.
+    n_rows : dict of str to int
+        The numbers of rows, with the same names.
+    classes : list of bool, int, float or str
+        All classes in ascending order; empty for a regression.
+    n_features : int
+    features : tuple of str
+        The features' names; empty if they have none.
+    texts : list of int
+        The features that contain text.
+    learning_rate : float
+        The clients' mean, a float32 number.
+    replies : Replies
+        The descriptions of the clients that are left.
+    pool : Pool, optional
+        With secure sums, or with noise.
+    first_sizes : mapping of str to float, optional
+        If rows start from base margins of their own: the size of each client's first sums, where
+        it does not follow from the weights of its rows.
+    own_weights : mapping of str to float, optional
+        If rows have sample weights: their sum at each client.
+    reg_lambda : float
+        The penalty on the weight of a leaf, if the settings leave it to the noise.
+    """
+
+    sums: dict[str, LabelSums]
+    n_rows: dict[str, int]
+    classes: list[Class]
+    n_features: int
+    features: tuple[str, ...]
+    texts: Sequence[int]
+    learning_rate: float
+    replies: Replies
+    pool: Pool | None = None
+    first_sizes: Mapping[str, float] | None = None
+    own_weights: Mapping[str, float] | None = None
+    reg_lambda: float = 1.0
+
+    @property
+    def n_margins(self) -> dict[str, int]:
+        """The count of columns of base margins of each client; protected clients have none."""
+        return {name: getattr(reply, "n_margins", 0) for name, reply in self.replies.items()}
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of the rows of each client."""
+        return {name: of_client.weight for name, of_client in self.sums.items()}
+
+
+def agree_on_names(replies: Replies) -> tuple[str, ...]:
+    """Return the features' names; warn of clients that sent none when others did."""
+    names: dict[str, tuple[str, ...]] = {name: reply.features for name, reply in replies.items()}
+    features = next(filter(None, names.values()), ())
+    nameless = ", ".join(repr(client) for client, sent in names.items() if not sent)
+    if features and nameless:
+        warnings.warn(
+            f"no feature names from {printable(nameless, MAX_SHOWN)}: assumed to be"
+            f" {printable(', '.join(features), MAX_SHOWN)}, as at the other clients",
+            stacklevel=2,
+        )
+    return features
+
+
+def check_weight(weight: float) -> None:
+    """Raise ValueError when no row has a weight."""
+    if not weight:
+        raise ValueError("at least one row must have a weight above 0; all clients together have 0")
+
+
+def describe(settings: Settings) -> Flow[Described]:
+    """Ask each client to describe its rows."""
+    fraction, classes = settings.validation_fraction, list[Class]()
+    common = {
+        "learning_rate": settings.learning_rate,
+        "validation_fraction": fraction,
+        "seed": settings.seed if fraction else 0,
+        "agreed": settings.agreed is not None,
+    }
+    if settings.is_regression:
+        request = DescribeTargets(
+            objective=settings.objective, parameter=settings.parameter, **common
+        )
+        replies = yield from settings.aggregation.describe(
+            request, agree_on_kinds, agree_on_margins
+        )
+        sums = {name: LabelSums.of(reply) for name, reply in replies.items()}
+        check_weight(sum(of_client.weight for of_client in sums.values()))
+    else:
+        replies = yield from settings.aggregation.describe(
+            DescribeTraining(**common), agree_on_kinds, agree_on_kind, agree_on_margins
+        )
+        only_two = settings.objective == "binary:logistic" and not settings.by_classes
+        if only_two:
+            replies = yield from settle(replies, partial(agree_on_two_classes, remedy=REMEDY))
+        classes, _ = class_weights(replies, only_two=only_two)
+        if settings.method != "histogram":
+            warn_of_one_class(replies, settings.method)
+        scale = settings.scale_pos_weight if len(classes) == 2 else 1.0
+        sums = {name: _class_sums(reply, classes).scaled(scale) for name, reply in replies.items()}
+    return Described(
+        sums=sums,
+        n_rows={name: int(reply.n_rows) for name, reply in replies.items()},
+        classes=classes,
+        n_features=agree_on_features(replies),
+        features=agree_on_names(replies),
+        texts=agree_on_kinds(replies),
+        learning_rate=_mean_learning_rate(
+            replies, {name: of_client.weight for name, of_client in sums.items()}
+        ),
+        replies=replies,
+        first_sizes={name: getattr(reply, "size", 0.0) for name, reply in replies.items()}
+        if any(reply.has_margins for reply in replies.values())
+        else None,
+        own_weights={name: reply.total_weight for name, reply in replies.items()}
+        if any(reply.has_weights for reply in replies.values())
+        else None,
+    )
+
+
+def _class_sums(reply: TrainingDescription, classes: Sequence[Class]) -> LabelSums:
+    """Return the weight of a client's rows in each class of all clients."""
+    weights = dict(zip(reply.classes, reply.weights.tolist(), strict=True))
+    return LabelSums(
+        weight=float(reply.weights.sum()),
+        classes=tuple(weights.get(label, 0.0) for label in classes),
+    )
+
+
+def _mean_learning_rate(replies: Replies, weights: dict[str, float]) -> float:
+    """Return the mean of the clients' learning rates, weighted by rows and rounded to float32."""
+    rates = {name: reply.learning_rate for name, reply in replies.items()}
+    if len(set(rates.values())) == 1:  # not changed by rounding errors of a mean
+        return float(np.float32(next(iter(rates.values()))))
+    total = sum(weights.values())
+    return float(np.float32(sum(rate * weights[name] for name, rate in rates.items()) / total))

@@ -20,28 +20,47 @@ omits, and its γ is half of XGBoost's.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from functools import partial
-from numbers import Integral, Real
+from numbers import Real
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassifierMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 
-from fedlib.boosting.base import EXAMPLE_OF_SUMS, Boosted
+from fedlib.boosting.base import (
+    EXAMPLE_OF_SUMS,
+    AnyNumber,
+    Boosted,
+    CandidateCount,
+    Levels,
+    Method,
+    Metrics,
+    OptionalPenalty,
+    Penalty,
+    RowLimit,
+    Share,
+    Single,
+)
 from fedlib.boosting.classes import Class, check_known, given_classes
-from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.data import check_labels
+from fedlib.boosting.client import BoostingClient, RegressionClient
+from fedlib.boosting.data import check_allowed, check_labels, check_size, row_limit
 from fedlib.boosting.flow import boosting
-from fedlib.boosting.scores import METRICS
+from fedlib.boosting.objectives import DISTRIBUTIONS, OBJECTIVES
+from fedlib.boosting.secure import MAX_GRADIENT, default_gradient
+from fedlib.boosting.settings import Settings
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.client import Client
 from fedlib.core.estimator import Example
-from fedlib.core.labels import read_classes, read_weights
-from fedlib.core.parameters import KW_ONLY, Flag, Interval, Kind, OptionalPositiveFloat, StrOptions
+from fedlib.core.labels import read_classes, read_targets, read_weights
+from fedlib.core.parameters import KW_ONLY, Flag, Interval, OptionalPositiveFloat, StrOptions
 from fedlib.core.protocol import Flow
+
+OF_NUMBERS = {name for name in OBJECTIVES if name.startswith(("reg:", "count:", "survival:"))}
+MAX_LEVELS = 2**10
 
 
 class FederatedXGBClassifier(ClassifierMixin, Boosted):
@@ -171,8 +190,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     )
     client_class = BoostingClient
     n_candidates: Annotated[
-        int,
-        Interval(Integral, 1, 2**16, closed="both"),
+        CandidateCount,
         """
         The number of splits per node that each client proposes, in 1..65536 (F's S). Not used by
         ``"histogram"``.
@@ -180,8 +198,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     ] = 10
     _: KW_ONLY
     method: Annotated[
-        Literal["top_splits", "union", "histogram"],
-        StrOptions({"top_splits", "union", "histogram"}),
+        Method,
         """
         The method, which determines the data that clients send for each node.
 
@@ -194,24 +211,20 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """,
     ] = "histogram"
     reg_lambda: Annotated[
-        float | None,
-        Interval(Real, 0, 1e30, closed="both"),
-        None,
+        OptionalPenalty,
         """
         λ of (3.1), in 0..1e30; by default 1, and with `epsilon` more, in proportion to the noise
         (`fedlib.boosting.secure.penalty`).
         """,
     ] = None
     gamma: Annotated[
-        float,
-        Interval(Real, 0, 1e30, closed="both"),
+        Penalty,
         """
         The minimum gain of a split as XGBoost defines it, twice the γ of (3.1), in 0..1e30.
         """,
     ] = 0.0
     min_child_weight: Annotated[
-        float,
-        Interval(Real, 0, 1e30, closed="both"),
+        Penalty,
         """
         The minimum sum of hessians on either side of a split, in 0..1e30. It applies to all rows
         together, except for ``"top_splits"``: there it applies to the rows of each proposing
@@ -221,9 +234,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """,
     ] = 1.0
     tol: Annotated[
-        float | None,
-        Interval(Real, None, None, closed="neither"),
-        None,
+        AnyNumber,
         """
         Stop after a tree that lowers the mean log-loss of all rows by less than this, such as 0.004
         (F's example), which is too much for rare classes and small learning rates. None: grow all
@@ -261,9 +272,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """,
     ] = None
     base_score: Annotated[
-        float | None,
-        Interval(Real, None, None, closed="neither"),
-        None,
+        AnyNumber,
         """
         The initial probability of the second class, above 0 and below 1; for
         ``"multi:softprob"``, the initial margin of all classes. By default it is estimated as in
@@ -271,9 +280,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """,
     ] = None
     max_delta_step: Annotated[
-        float | None,
-        Interval(Real, 0, 1e30, closed="both"),
-        None,
+        OptionalPenalty,
         """
         The maximum size of the weight of a leaf before it is multiplied with the learning rate, in
         0..1e30; 0 and None: no limit.
@@ -281,15 +288,14 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     ] = None
     scale_pos_weight: Annotated[
         float,
-        Interval(Real, 0, 2**40, closed="right"),
+        Single(Real, 0, 2**40, closed="right"),
         """
         The factor on the weight of the rows of the second class, above 0 and at most 2**40. Two
         classes only.
         """,
     ] = 1.0
     subsample: Annotated[
-        float,
-        Interval(Real, 0, 1, closed="right"),
+        Share,
         """
         The fraction of the rows that the trees of a round use, above 0 and at most 1. Whether a row
         is used depends on its features, ``random_state`` and the round, and not on its client.
@@ -298,11 +304,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """,
     ] = 1.0
     eval_metric: Annotated[
-        str | list[str] | None,
-        StrOptions(set(METRICS)),
-        list,
-        None,
-        Kind("str or list of str"),
+        Metrics,
         """
         The metrics: ``"logloss"``, ``"error"``, ``"auc"`` and ``"aucpr"`` for two classes,
         ``"mlogloss"``, ``"merror"`` and ``"auc"`` for several; by default the first one. The AUC of
@@ -358,13 +360,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
             self.objective = by_classes if start is None else start.objective  # type: ignore[assignment]
         if self.leaf != "all" and self.method != "top_splits":
             raise ValueError(f"leaf must be 'all' for method={self.method!r}; got {self.leaf!r}")
-        scale = float(np.float32(self.scale_pos_weight))
-        settings = self._settings(
-            leaf=self.leaf,
-            scale_pos_weight=scale,
-            base_score=self._first_score(),
-        )
-        return boosting(settings, start)
+        return boosting(self._settings(base_score=self._first_score()), start)
 
     def _first_score(self) -> float | None:
         """Return the given ``base_score``; with noise, one that does not depend on the data."""
@@ -511,5 +507,513 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         fractions = true.dtype.kind == "f" and bool((true % 1 != 0).any())
         if mixed or fractions:  # perhaps targets of a regression, or probabilities
             check_known(true, self.model_.classes)
-        weights = None if sample_weight is None else read_weights(sample_weight, n_rows=len(true))
-        return float(np.average(true == predicted, weights=weights))
+        return float(np.average(true == predicted, weights=_weights(sample_weight, len(true))))
+
+
+class FederatedXGBRegressor(RegressorMixin, Boosted):
+    """Boosted trees for numbers, over clients that hold rows of the same features.
+
+    Attributes
+    ----------
+    model_ : BoostedTrees
+        The model, with everything that predictions need.
+    trees_ : list of Tree
+        The trees, in the order in which they were grown.
+    labels_ : list of array
+        The predictions (n_rows,) for each client's rows, (n_rows, n_levels) for several quantiles
+        or expectiles; None for a client that was lost. Only if the parts were given to `fit`.
+    ended_by_ : str
+        The parameter that ended the last run: ``"n_trees"``, ``"tol"``,
+        ``"early_stopping_rounds"`` or ``"callback"``.
+    losses_ : list of float
+        The mean loss over all rows before the first tree of the last `fit` and after each of its
+        trees but the last: the squared error, the pseudo-Huber loss, the log-loss, half the
+        deviance of the gamma, Tweedie or Poisson distribution, the absolute error, the mean pinball
+        loss of all quantiles, the mean asymmetric squared error of all expectiles, or the negative
+        log-likelihood of survival times, for an exact time less its smallest value.
+    base_score_ : float or list of float
+        The initial prediction; a list for several quantiles or expectiles.
+    evals_result_ : dict
+        The values of each metric after each round, under ``"validation_0"`` or the names of
+        `eval_sets`. This and the next attributes up to the errors exist only with validation.
+    best_iteration_ : int
+        The round with the best value of the last metric of the last set, the first of which is 0.
+    best_score_ : float
+        That value.
+    learning_rate_ : float
+        The learning rate on which the clients agreed, or the first one of several.
+    n_features_in_ : int
+        The number of features.
+    feature_names_in_ : array (n_features,) of str
+        The features' names. Only if the clients' features have names.
+    ledger_ : Ledger
+        All messages of the run.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range.
+
+    See Also
+    --------
+    FederatedXGBClassifier : the same for classes, with notes on clients and their messages.
+    fedlib.boosting.client.RegressionClient : one client and the form of its part of the data.
+
+    Notes
+    -----
+    With ``method="histogram"``, every split is that of XGBoost's ``hist`` on the pooled rows and
+    the same bins, by the `xgboost_rules` (``tests/boosting/test_exact_grid.py``).
+
+    The server learns the mean and the variance of each client's targets. The first sums of the
+    squared error are a number of rows and a sum of targets for every bin of every node; a bin with
+    one row discloses its target. With ``secure=True`` it learns both for all clients together; see
+    `FederatedXGBClassifier`. The gradients of ``"reg:quantileerror"`` and ``"reg:absoluteerror"``
+    have a scale, the squared mean root of all absolute residuals (`fedlib.kernels.forests`), which
+    costs one exchange per round: the server learns the mean root of each client's residuals, or
+    with ``secure=True`` that of all clients together. Targets are clipped to ±`max_target`, and
+    each is rounded to ``2**-61 * n_clients * n_rows`` of the largest target and weight.
+
+    Examples
+    --------
+    >>> from fedlib import FederatedXGBRegressor
+    >>> first = [[1.0], [2.0], [3.0]], [10.0, 10.0, 30.0]
+    >>> second = [[4.0], [5.0], [0.0]], [30.0, 30.0, 10.0]
+    >>> model = FederatedXGBRegressor(30, min_child_weight=0).fit([first, second])
+    >>> model.predict([[0.5], [4.5]]).round().tolist()
+    [10.0, 30.0]
+    """
+
+    name = "xgb-regressor"
+    example = Example(
+        "numbers",
+        {"n_trees": 2, "max_depth": 2},
+        EXAMPLE_OF_SUMS,
+        masked={"max_target": 16.0},
+        noisy={"base_score": 2.0, "max_gradient": 1.0},
+    )
+    client_class = RegressionClient
+    n_candidates: Annotated[
+        CandidateCount,
+        """
+        The number of splits per node that each client proposes, in 1..65536. Not used by
+        ``"histogram"``.
+        """,
+    ] = 10
+    _: KW_ONLY
+    method: Annotated[
+        Method,
+        """
+        The method, which determines the data that clients send for each node; see
+        `FederatedXGBClassifier`.
+        """,
+    ] = "histogram"
+    objective: Annotated[
+        Literal[
+            "reg:squarederror",
+            "reg:pseudohubererror",
+            "reg:logistic",
+            "reg:gamma",
+            "reg:tweedie",
+            "reg:quantileerror",
+            "reg:absoluteerror",
+            "reg:expectileerror",
+            "count:poisson",
+            "survival:aft",
+        ],
+        StrOptions(OF_NUMBERS),
+        """
+        XGBoost's name of the objective. ``"reg:logistic"`` needs targets in 0..1, such as
+        fractions, ``"reg:gamma"`` targets above 0, ``"reg:tweedie"`` and ``"count:poisson"``
+        targets of at least 0. As in XGBoost, a leaf of ``"reg:gamma"`` or ``"reg:tweedie"`` with
+        targets far below the prediction takes a huge step; ``max_delta_step=0.7`` limits it.
+        ``"reg:quantileerror"`` needs `quantile_alpha` and ``"reg:expectileerror"``
+        `expectile_alpha`. ``"survival:aft"`` predicts times, of which ``y`` (n_rows, 2) has the
+        earliest and the latest one: they are equal if a time is known, and the latter is infinite
+        if the time is only known to be later (right-censored).
+        """,
+    ] = "reg:squarederror"
+    reg_lambda: Annotated[
+        OptionalPenalty,
+        """
+        The L2 penalty on the weight of a leaf, in 0..1e30; by default 1, and with `epsilon` more,
+        in proportion to the noise (`fedlib.boosting.secure.penalty`).
+        """,
+    ] = None
+    gamma: Annotated[
+        Penalty,
+        "The minimum gain of a split, in 0..1e30.",
+    ] = 0.0
+    min_child_weight: Annotated[
+        Penalty,
+        """
+        The minimum sum of hessians on either side of a split, in 0..1e30; see
+        `FederatedXGBClassifier`. For the squared error it is a weight of rows.
+        """,
+    ] = 1.0
+    tol: Annotated[
+        AnyNumber,
+        """
+        Stop after a tree that lowers the mean loss of all rows by less than this. None: grow all
+        trees.
+        """,
+    ] = None
+    huber_slope: Annotated[
+        float,
+        Single(Real, 1e-6, 1e6, closed="both"),
+        """
+        The residual at which the pseudo-Huber loss changes from a square to a straight line, in
+        1e-6..1e6.
+        """,
+    ] = 1.0
+    tweedie_variance_power: Annotated[
+        float,
+        Single(Real, 1.001, 1.999, closed="both"),
+        """
+        For ``"reg:tweedie"``: the variance of a target is proportional to this power of its mean,
+        in 1.001..1.999. Near 1 it is that of counts, near 2 that of a gamma distribution.
+        """,
+    ] = 1.5
+    quantile_alpha: Annotated[
+        Levels,
+        """
+        For ``"reg:quantileerror"``: the fractions of the targets that lie below the predictions, in
+        0..1 in ascending order. Each grows a tree per round, and `predict` returns one column per
+        quantile, sorted where they would cross.
+        """,
+    ] = None
+    expectile_alpha: Annotated[
+        Levels,
+        """
+        For ``"reg:expectileerror"``: the weights of the squared errors of targets above the
+        predictions, those of targets below being 1 less it, in 0..1 in ascending order. 0.5 is the
+        mean. Each grows a tree per round, and `predict` returns one column per expectile.
+        """,
+    ] = None
+    aft_loss_distribution: Annotated[
+        Literal["normal", "logistic", "extreme"],
+        StrOptions(set(DISTRIBUTIONS)),
+        """
+        For ``"survival:aft"``: the distribution of the logarithm of a time around the prediction.
+        """,
+    ] = "normal"
+    aft_loss_distribution_scale: Annotated[
+        float,
+        Single(Real, 1e-6, 1e6, closed="both"),
+        'For ``"survival:aft"``: the scale of this distribution, in 1e-6..1e6.',
+    ] = 1.0
+    base_score: Annotated[
+        AnyNumber,
+        """
+        The initial prediction; above 0 for ``"count:poisson"``, ``"reg:gamma"``, ``"reg:tweedie"``
+        and ``"survival:aft"``, and also below 1 for ``"reg:logistic"``. By default it is estimated
+        as in XGBoost: the mean of the targets, a Newton step from 0 for the pseudo-Huber loss, one
+        from the mean for expectiles and the absolute error, the quantiles of the targets, which
+        cost four exchanges, or 0.5 for survival times; see `fedlib.boosting.first_scores`.
+        """,
+    ] = None
+    max_delta_step: Annotated[
+        OptionalPenalty,
+        """
+        The maximum size of the weight of a leaf before it is multiplied with the learning rate, in
+        0..1e30; 0: no limit. None: 0.7 for ``"count:poisson"``, otherwise 0.
+        """,
+    ] = None
+    subsample: Annotated[
+        Share,
+        """
+        The fraction of the rows that a tree uses, above 0 and at most 1; 1 with `epsilon`. See
+        `FederatedXGBClassifier`.
+        """,
+    ] = 1.0
+    eval_metric: Annotated[
+        Metrics,
+        """
+        The metrics: ``"rmse"``, ``"mae"``, ``"mape"`` (as a fraction; huge for a target of 0, where
+        XGBoost divides by it), and for their objectives ``"mphe"``,
+        ``"poisson-nloglik"``, ``"gamma-nloglik"``, ``"gamma-deviance"``, ``"tweedie-nloglik"``
+        (with the variance power of the run), ``"quantile"``, ``"expectile"`` (both the mean over
+        all levels, and the only metric of several), ``"aft-nloglik"`` and
+        ``"interval-regression-accuracy"``, the fraction of predicted times within their limits,
+        which early stopping maximises, while XGBoost minimises it unless its callback has
+        ``maximize=True``. By default the one of the objective, ``"rmse"`` for ``"reg:logistic"``
+        and ``"mae"`` for ``"reg:absoluteerror"``. Given without rows for validation, it is an
+        error.
+        """,
+    ] = None
+    warm_start: Annotated[
+        Flag,
+        """
+        Whether `fit` continues the fitted model until it has ``n_trees`` trees; see
+        `FederatedXGBClassifier`. The parameters of the objective, such as its levels, stay those of
+        the model.
+        """,
+    ] = False
+    secure: Annotated[
+        Flag,
+        """
+        Whether the server sees sums over the clients and no client's reply; see
+        `fedlib.protection.secure` for what remains open. It needs ``method="histogram"``,
+        `bounds` and `max_target`, or a `schema` with limits, and allows no validation. Columns of
+        text need a `schema`. The trees are those of the run without it.
+        """,
+    ] = False
+    epsilon: Annotated[
+        OptionalPositiveFloat,
+        """
+        The run is differentially private; see `fedlib.protection.privacy`. It needs the same
+        parameters as ``secure``, with which it can be combined, `base_score`, `max_gradient` (or a
+        `schema` with the limits of the target), ``tol=None``,
+        ``subsample=1`` and ``grow_policy="depthwise"``. The noise grows with ``n_trees *
+        max_depth``, and its sum in a node with ``max_bin``, so few shallow trees with few bins are
+        best. A row has a weight of at most 1. Not for ``"count:poisson"``, ``"reg:gamma"`` and
+        ``"reg:tweedie"``, whose hessians have no bound, and not for ``"reg:quantileerror"`` and
+        ``"reg:absoluteerror"``, whose scale is a sum over all rows; several levels of
+        ``"reg:expectileerror"`` need a run each. There is no loss, and the learning rate is the
+        server's.
+        """,
+    ] = None
+    max_gradient: Annotated[
+        float | None,
+        Interval(Real, 0, MAX_GRADIENT, closed="right"),
+        None,
+        """
+        For `epsilon`: the gradient of a row, which for the squared error is the prediction minus
+        the target, is clipped to ±max_gradient; above 0 and at most 1e6. The noise is proportional
+        to it, and a smaller one needs more trees: each moves a prediction by at most
+        ``learning_rate * max_gradient``. By default the largest difference of `base_score` to the
+        limits of the target in the `schema`, without which the squared error needs it, and
+        `huber_slope` for ``"reg:pseudohubererror"``. Not used by ``"reg:logistic"``, whose
+        gradients lie within ±1, and ``"survival:aft"``, whose gradients lie within ±15.
+        """,
+    ] = None
+
+    max_target: Annotated[
+        RowLimit,
+        """
+        For ``secure=True``: the largest absolute value of a target, on which the clients agree
+        before the run, above 0 and at most 2**40. By default that of the `schema`, and 1 for
+        ``"reg:logistic"``. Targets beyond ±max_target count as it. Not for ``"survival:aft"``, no
+        sum of which depends on the size of times.
+        """,
+    ] = None
+
+    def _lacking(self) -> list[str]:
+        lacking = super()._lacking()
+        chosen = OBJECTIVES[self.objective]
+        needs_target = self.secure and self.epsilon is None and self.schema is None
+        if needs_target and self.max_target is None and chosen.needs_size:
+            lacking.append("max_target, the largest absolute value of a target (got None)")
+        if self.epsilon is not None and chosen.row_limits is None:
+            bounded = sorted(name for name in OF_NUMBERS if OBJECTIVES[name].row_limits is not None)
+            lacking.append(
+                f"objective={', '.join(map(repr, bounded[:-1]))} or {bounded[-1]!r}, because"
+                f" {chosen.unbounded} (got {self.objective!r})"
+            )
+        name = chosen.parameter_name
+        if self.epsilon is not None and chosen.has_levels and np.size(getattr(self, name)) > 1:
+            lacking.append(
+                f"one level, in one run for each, because all would start from the same base_score"
+                f" and hardly move apart (got {name}={getattr(self, name)!r})"
+            )
+        guesses = chosen.n_columns == 1  # the first prediction of times does not depend on rows
+        if self.epsilon is not None and self.base_score is None and guesses:
+            lacking.append("base_score, a guess of the mean (got None)")
+        elif self.epsilon is not None and self.max_gradient is None and not self._gradient():
+            lacking.append(
+                "max_gradient, about the largest difference of a target to base_score, or a schema"
+                " with the limits of the target (got max_gradient=None)"
+            )
+        return lacking
+
+    def _target_limits(self) -> tuple[float, float] | None:
+        """Return the limits of the target in the schema; None if it has none."""
+        columns = () if self.schema is None else self.schema.columns
+        return next((one.limits for one in columns if one.role == "target"), None)
+
+    def _gradient(self) -> float | None:
+        """Return the largest gradient of a row; None if nothing determines it."""
+        if self.max_gradient is not None:
+            return self.max_gradient
+        limits, score = self._target_limits(), self.base_score
+        return default_gradient(self.objective, self.huber_slope, score or 0.0, limits)
+
+    def _check_reach(self, settings: Settings) -> None:
+        """Warn when trees cannot reach the targets of the schema, because gradients are clipped."""
+        limits, score = self._target_limits(), settings.base_score
+        if self.epsilon is None or self.max_gradient is None or limits is None:
+            return
+        if self.objective != "reg:squarederror":
+            return
+        rates = settings.learning_rates or (settings.learning_rate,) * settings.n_trees
+        reach = sum(rates) * settings.max_gradient  # a leaf is a mean of gradients, or less
+        distance = max(abs(end - (score or 0.0)) for end in limits)
+        if reach < distance:
+            warnings.warn(
+                f"max_gradient must be larger or the trees more: {settings.n_trees} trees move a"
+                f" prediction by at most {reach:g} from base_score={score:g}, and the schema's"
+                f" targets lie between {limits[0]:g} and {limits[1]:g}; got"
+                f" max_gradient={settings.max_gradient:g}",
+                stacklevel=2,
+            )
+
+    def _check_start(self, settings: Settings) -> None:
+        """Warn when several expectiles start at one score, because they then stay nearly equal."""
+        if self.objective != "reg:expectileerror" or len(settings.expectile_alpha) == 1:
+            return
+        if settings.base_score is not None:
+            warnings.warn(
+                f"all expectiles start at base_score={settings.base_score:g} and stay nearly equal,"
+                f" also in XGBoost; got expectile_alpha={self.expectile_alpha!r}: leave base_score"
+                " out, so that each has a start of its own, or fit one level at a time",
+                stacklevel=2,
+            )
+
+    def _levels(self, name: str) -> tuple[float, ...]:
+        """Return the levels of the outputs as float32 numbers; none for other objectives.
+
+        Raises
+        ------
+        ValueError
+            When the objective needs them and there are none, or they are not in ascending order.
+        """
+        given = getattr(self, name)
+        needed = OBJECTIVES[self.objective].parameter_name == name
+        wanted = f"{name} must be a number in 0..1, or a list of them in ascending order"
+        if needed != (given is not None):
+            objective = next(key for key, one in OBJECTIVES.items() if one.parameter_name == name)
+            if needed:
+                raise ValueError(f"{wanted}, for objective={objective!r}; got None")
+            raise ValueError(
+                f"{name} needs objective={objective!r}; got objective={self.objective!r}"
+            )
+        levels = np.ravel(given).tolist() if needed else []
+        numbers = all(isinstance(one, Real) and 0 <= float(one) <= 1 for one in levels)
+        if needed and not (numbers and 0 < len(levels) <= MAX_LEVELS and levels == sorted(levels)):
+            raise ValueError(f"{wanted}, at most {MAX_LEVELS}; got {given!r}")
+        return tuple(float(np.float32(level)) for level in levels)
+
+    def _flow(self) -> Flow[BoostedTrees]:
+        if self.max_target is not None and OBJECTIVES[self.objective].n_columns > 1:
+            raise ValueError(
+                f"max_target must be None for objective={self.objective!r}, no sum of which depends"
+                f" on the size of times; got {self.max_target!r}"
+            )
+        settings = self._settings(
+            quantile_alpha=self._levels("quantile_alpha"),
+            expectile_alpha=self._levels("expectile_alpha"),
+            max_gradient=self._gradient() or 1.0,  # without noise it has no effect
+            max_target=row_limit(self, "target"),
+        )
+        self._check_reach(settings)
+        self._check_start(settings)
+        return boosting(settings, self._start)
+
+    def _check_clients(self, clients: dict[str, Client]) -> None:
+        super()._check_clients(clients)
+        check_labels(clients, partial(check_allowed, objective=self.objective))
+        check_labels(clients, partial(check_size, row_limit(self, "target")))
+
+    def _set_model(self, model: BoostedTrees) -> None:
+        super()._set_model(model)
+        scores = model.base_scores
+        self.base_score_ = scores[0] if len(scores) == 1 else scores
+
+    def predict(self, X: ArrayLike, *, base_margin: ArrayLike | None = None) -> Floats:
+        """Return the predicted numbers.
+
+        Parameters
+        ----------
+        X : array-like (n_rows, n_features)
+            Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
+        base_margin : array-like (n_rows,) or (n_rows, n_levels), optional
+            Where the margins of these rows start. If the parts of `fit` had it, so must new rows;
+            otherwise they start from the margin of ``base_score``, with a warning.
+
+        Returns
+        -------
+        predictions : array (n_rows,) of float64
+            For several quantiles or expectiles (n_rows, n_levels). For ``"survival:aft"``, times.
+
+        Raises
+        ------
+        ValueError
+            When the rows contain infinite values, their features differ from those of `fit`, or
+            ``base_margin`` has another shape.
+
+        Warns
+        -----
+        UserWarning
+            When rows lack the ``base_margin`` that the model needs, or have categories that it does
+            not know.
+        """
+        rows = self._rows_and_margins(X, base_margin)
+        margins = self.model_.margins(*rows)
+        return _squeezed(self.model_.predictions(margins))
+
+    def score(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        base_margin: ArrayLike | None = None,
+    ) -> float:
+        """Return R², as ``sklearn.metrics.r2_score``.
+
+        Parameters
+        ----------
+        X : array-like (n_rows, n_features)
+            As for `predict`.
+        y : array-like (n_rows,)
+            Finite numbers.
+        sample_weight : array-like (n_rows,), optional
+            Finite numbers from 0.
+        base_margin : array-like (n_rows,), optional
+            As for `predict`.
+
+        Raises
+        ------
+        ValueError
+            When a row has no valid target or weight, or the objective has two times per row or
+            several levels, for which R² is not defined.
+        """
+        predicted = self.predict(X, base_margin=base_margin)
+        if (predicted.ndim > 1 or np.shape(y)[1:] == (2,)) and self._unscored:
+            raise ValueError(f"score is R², {self._unscored}")
+        from sklearn.metrics import r2_score  # which takes a while to import
+
+        targets = read_targets(y, n_rows=len(predicted))
+        weights = _weights(sample_weight, len(targets))
+        return float(r2_score(targets, predicted, sample_weight=weights))
+
+    @property
+    def _unscored(self) -> str:
+        """Why scores of one number per row do not apply to the objective; empty if they do."""
+        chosen = OBJECTIVES[self.objective]
+        levels = np.size(getattr(self, chosen.parameter_name)) if chosen.has_levels else 1
+        if chosen.n_columns == 1 and levels == 1:
+            return ""
+        several = "two times per row" if chosen.n_columns > 1 else f"{levels} levels"
+        return (
+            f"which needs one target and one prediction per row; got objective={self.objective!r}"
+            f" with {several}: use rows for validation and"
+            f" eval_metric={chosen.default_metric!r}, whose values are evals_result_"
+        )
+
+    def staged_predict(
+        self, X: ArrayLike, *, base_margin: ArrayLike | None = None
+    ) -> Iterator[Floats]:
+        """Yield the predictions after each tree; see `predict`."""
+        rows = self._rows_and_margins(X, base_margin)
+        for margins in self.model_.staged_margins(*rows):
+            yield _squeezed(self.model_.predictions(margins))
+
+
+def _squeezed(predictions: Floats) -> Floats:
+    """Return predictions (n_rows, n_levels), of one level as (n_rows,)."""
+    return predictions[:, 0] if predictions.shape[1] == 1 else predictions
+
+
+def _weights(sample_weight: Any, n_rows: int) -> Floats | None:
+    """Return the weights of rows that are scored, or None if there are none."""
+    return None if sample_weight is None else read_weights(sample_weight, n_rows=n_rows)

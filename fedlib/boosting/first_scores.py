@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import floor, fsum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.boosting.cuts import float_keys, float_values
-from fedlib.boosting.described import Described
+from fedlib.boosting.descriptions import Described
 from fedlib.boosting.label_sums import LabelSums, largest_root, mean
 from fedlib.boosting.messages import (
     MAX_WEIGHT,
@@ -40,6 +40,7 @@ from fedlib.boosting.objectives import (
     sum_in_order,
     unit_bits,
 )
+from fedlib.boosting.settings import Settings
 from fedlib.boosting.training import reasons
 from fedlib.core.array_types import Floats, Floats32, Ints
 from fedlib.core.messages import Array, Message, MessageError
@@ -47,10 +48,6 @@ from fedlib.core.protocol import Flow, Replies
 from fedlib.kernels.forests import weighted_roots
 from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits, summed
 from fedlib.protection.secure.points import NumberOfPoints
-
-if TYPE_CHECKING:  # a site does not need the estimators' parameters
-    from fedlib.boosting.settings import Settings
-
 
 N_PARTS = 256  # of a range of targets
 N_DIVISIONS = 4  # of the 2**32 keys of float32 numbers, until each has a part of its own

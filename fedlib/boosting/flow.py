@@ -12,7 +12,7 @@ from fedlib.boosting.agreed import RoundReport
 from fedlib.boosting.categories import agree_on_categories, listed
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
 from fedlib.boosting.data import check_columns, check_precision
-from fedlib.boosting.described import Described, describe
+from fedlib.boosting.descriptions import Described, describe
 from fedlib.boosting.first_scores import FIRST_SCORES
 from fedlib.boosting.growers import Grower, TopSplits, UnionSplits
 from fedlib.boosting.histograms import HistogramGrower, LossguideGrower
@@ -283,25 +283,20 @@ def _check_texts(
 
 
 def _begin_boosting(training: Training) -> BeginBoosting:
-    settings = training.settings
-    return BeginBoosting(
-        classes=tuple(training.described.classes),
-        bits=training.bits,
-        offsets=training.cuts.offsets,
-        thresholds=training.cuts.thresholds,
-        objective=settings.objective,
-        parameter=training.parameter,
-        scale_pos_weight=settings.scale_pos_weight,
-        subsample=settings.subsample,
-        seed=settings.seed if settings.subsample < 1 else 0,
-        reg_alpha=settings.reg_alpha,
-        max_delta_step=settings.max_delta_step,
-        levels=training.levels,
-        max_weight=settings.max_weight,
-        max_target=settings.max_target,
-        xgboost_rules=settings.xgboost_rules,
+    """Return the first request of the training, with the settings that rows need."""
+    known, settings = set(BeginBoosting.__struct_fields__), training.settings
+    of_rows = {name: value for name, value in vars(settings).items() if name in known}
+    of_rows |= {
+        "classes": tuple(training.described.classes),
+        "bits": training.bits,
+        "offsets": training.cuts.offsets,
+        "thresholds": training.cuts.thresholds,
+        "parameter": training.parameter,
+        "seed": settings.seed if settings.subsample < 1 else 0,
+        "levels": training.levels,
         **_margin_fields(training),
-    )
+    }
+    return BeginBoosting(**of_rows)
 
 
 def _margin_fields(training: Training) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import fsum
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from fedlib.boosting.training import (
     Round,
     Training,
     finish_round,
+    joined,
     leaves,
     reasons,
 )
@@ -94,8 +96,7 @@ class Grower:
             n_rounds=self.n_rounds - (len(self.update["values"]) > 0),
             max_sum=self.largest_weight,
         )
-        found = {name: self.problem_of_weight(name, reply) for name, reply in replies.items()}
-        replies = yield from self.exclude(replies, reasons(found))
+        replies = yield from self.exclude_wrong(replies, self.problem_of_weight)
         total = ResidualSums(
             fsum(reply.weight for reply in replies.values()),
             np.array(
@@ -169,7 +170,7 @@ class Grower:
                 history.split(decisions.feature >= 0)
             n_split = int((decisions.feature >= 0).sum())
             level = Level(level.first + level.n_open, 2 * n_split)
-        return Decisions(*(np.concatenate(arrays) for arrays in zip(*levels, strict=True)))
+        return joined(levels)
 
     def converged(self, level: Level, replies: Replies) -> bool:
         """Return whether these are the replies about roots and the previous round was the last."""
@@ -217,8 +218,7 @@ class Grower:
         if right.size:
             update["right"] = right.tobytes()
         replies = yield from self.ask(request, largest, **update, **level._asdict(), **fields)
-        replies = yield from self.exclude(replies, self.impossible_losses(replies))
-        return replies
+        return (yield from self.exclude_wrong(replies, self.problem_of_loss))
 
     def largest_sums(self) -> dict[str, float]:
         """Return the largest sum of each client, in units."""
@@ -230,6 +230,13 @@ class Grower:
         replies = yield from exclude(replies, reasons)
         self.training.remove(replies.lost)
         return replies
+
+    def exclude_wrong(
+        self, replies: Replies, problem: Callable[[str, Any], str | None]
+    ) -> Flow[Replies]:
+        """Exclude clients by what is wrong with the reply of each; return the replies of others."""
+        found = {name: problem(name, reply) for name, reply in replies.items()}
+        return (yield from self.exclude(replies, reasons(found)))
 
     def problem_of_sums(self, level: Level, name: str, sums: Ints) -> str | None:
         """Return why a client's sums of the open nodes cannot be right; None if they can.
@@ -244,17 +251,12 @@ class Grower:
             problem = rows.problem_of_first(training.base_margins, training.unit, sums)
         return problem
 
-    def impossible_losses(self, replies: Replies) -> dict[str, str]:
-        """Return the reason to exclude each client whose loss no rows can have."""
-        reasons = {}
-        for name, reply in replies.items():
-            rows = self.training.rows_of(name)
-            largest = 1.000001 * rows.objective.largest_loss(
-                rows.sums, self.max_margin, rows.parameter
-            )
-            if (loss := getattr(reply, "loss", 0.0)) > largest:
-                reasons[name] = f"loss must be at most {largest}, got {loss}"
-        return reasons
+    def problem_of_loss(self, name: str, reply: Message) -> str | None:
+        """Return why no rows can have the loss of a reply; None if they can."""
+        rows = self.training.rows_of(name)
+        most = rows.objective.largest_loss(rows.sums, self.max_margin, rows.parameter)
+        loss, largest = getattr(reply, "loss", 0.0), 1.000001 * most
+        return f"loss must be at most {largest}, got {loss}" if loss > largest else None
 
 
 class Proposals(NamedTuple):
@@ -289,10 +291,9 @@ class ProposalGrower(Grower):
         replies = yield from self.ask_about(
             Level(0, 0), SumLeaves, self.largest_sums(), n_nodes=n_nodes
         )
-        problems = {
-            name: self.problem_of_leaves(name, left, reply.sums) for name, reply in replies.items()
-        }
-        replies = yield from self.exclude(replies, reasons(problems))
+        replies = yield from self.exclude_wrong(
+            replies, lambda name, reply: self.problem_of_leaves(name, left, reply.sums)
+        )
         sums = sum(reply.sums for reply in replies.values())
         return finish_round(decisions, left, sums, self.training)
 
@@ -335,11 +336,7 @@ class ProposalGrower(Grower):
             min_child_weight=min_child_weight,
             may_end=settings.leaf == "ended",
         )
-        problems = {
-            name: self.problem_of_proposals(level, name, reply) for name, reply in replies.items()
-        }
-        replies = yield from self.exclude(replies, reasons(problems))
-        return replies
+        return (yield from self.exclude_wrong(replies, partial(self.problem_of_proposals, level)))
 
 
 class TopSplits(ProposalGrower):
@@ -386,15 +383,11 @@ class UnionSplits(ProposalGrower):
             feature=candidates.feature,
             threshold=candidates.threshold,
         )
-        problems = {
-            name: self.problem_of_sums(level, name, reply.totals) for name, reply in replies.items()
-        }
-        replies = yield from self.exclude(replies, reasons(problems))
-        sums = CandidateSums(
-            left=sum(reply.left for reply in replies.values()),
-            missing=sum(reply.missing for reply in replies.values()),
-            totals=sum(reply.totals for reply in replies.values()),
+        replies = yield from self.exclude_wrong(
+            replies, lambda name, reply: self.problem_of_sums(level, name, reply.totals)
         )
+        fields = CandidateSums._fields
+        sums = CandidateSums(*(sum(getattr(r, of) for r in replies.values()) for of in fields))
         start = np.append(0, np.cumsum(count))
         gain, direction = gains_of_candidates(start, sums, self.training.rule)
         best = _first_of_the_largest(candidates.node, gain)
@@ -435,18 +428,15 @@ def _decide(chosen: Proposals, missing_left: Bools, n_open: int) -> Decisions:
 
 def _pool(replies: Replies) -> Proposals:
     """Return the proposals of all clients."""
-    columns: list[list[NDArray[Any]]] = [
-        [
+    pools = [
+        Proposals(
             np.repeat(np.arange(len(reply.count)), reply.count),
-            reply.feature,
-            reply.threshold,
-            reply.direction,
-            reply.gain,
+            *(reply.feature, reply.threshold, reply.direction, reply.gain),
             np.repeat(reply.weight, reply.count),
-        ]
+        )
         for reply in replies.values()
     ]
-    return Proposals(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+    return joined(pools)
 
 
 def _group_equal(proposals: Proposals, *ties: NDArray[Any]) -> tuple[Ints, Ints]:

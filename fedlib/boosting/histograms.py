@@ -38,6 +38,7 @@ from fedlib.boosting.training import (
     Round,
     Training,
     finish_round,
+    joined,
     leaves,
     reasons,
 )
@@ -534,9 +535,7 @@ class LossguideGrower(HistogramGrower):
             child = first + 2 * i
             self.split[candidate.node] = candidate.decision, child
             self.totals[child], self.totals[child + 1] = candidate.sides
-        decisions = Decisions(
-            *(np.concatenate(a) for a in zip(*(c.decision for c in chosen), strict=True))
-        )
+        decisions = joined([candidate.decision for candidate in chosen])
         self.report_split(first, [candidate.node for candidate in chosen], decisions)
         self.sides = np.concatenate([candidate.sides for candidate in chosen])
         self.histograms = np.stack([candidate.histogram for candidate in chosen])
@@ -547,9 +546,7 @@ class LossguideGrower(HistogramGrower):
             for name, sums in self.reported.items()
             if all(candidate.node in sums for candidate in chosen)
         }
-        nodes = OpenNodes(
-            *(np.concatenate(a) for a in zip(*(c.nodes for c in chosen), strict=True))
-        )
+        nodes = joined([candidate.nodes for candidate in chosen])
         everything = np.arange(len(chosen))
         self.nodes = nodes.children(everything, decisions.feature, self.sides, self.training)
         return Level(first, 2 * len(chosen))

@@ -53,6 +53,12 @@ class LabelSums:
     hessian: float = 0.0
 
     @classmethod
+    def of(cls, reply: Any) -> LabelSums:
+        """Return the sums of a regression that a message has in fields of the same names."""
+        names = ("weight", "total", "squares", "gradient", "hessian")
+        return cls(**{name: getattr(reply, name) for name in names})
+
+    @classmethod
     def of_all(cls, parts: Sequence[LabelSums]) -> LabelSums:
         """Return the sums over all clients, each rounded once."""
         return cls(
@@ -160,6 +166,10 @@ def mean(sums: LabelSums, is_scaled: bool) -> list[np.float32]:
 
 def unknown(sums: LabelSums, is_scaled: bool) -> list[np.float32]:
     raise AssertionError("it does not follow from sums over labels")
+
+
+def unknown_sums(sums: LabelSums, margins: Sequence[float], parameter: Any) -> None:
+    """Return None: the first sums do not follow from sums over labels."""
 
 
 def newton_step_from_0(sums: LabelSums, is_scaled: bool) -> list[np.float32]:
@@ -334,11 +344,6 @@ def largest_absolute_loss(sums: LabelSums, margin: float, parameter: Any) -> flo
 def total_quantile(sums: LabelSums, margins: Sequence[float], parameter: Any) -> float:
     """Return the size of sums; no scale is larger than the mean of absolute residuals."""
     return ROOM * max(sums.weight, absolute_residuals(sums, max(map(abs, margins))))
-
-
-def total_absolute(sums: LabelSums, margins: Sequence[float], parameter: Any) -> float:
-    """Return the size of sums."""
-    return total_quantile(sums, margins, parameter)
 
 
 def _farthest(margin: float, n_levels: int) -> float:

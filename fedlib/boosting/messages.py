@@ -1,4 +1,4 @@
-"""The messages of federated boosting while trees grow.
+"""The messages of federated boosting while trees grow, and the states of its clients.
 
 Gradients and hessians travel as integer multiples of 2**-bits; `BeginBoosting` fixes ``bits``. The
 messages before that are in `fedlib.boosting.descriptions`, `fedlib.boosting.categories` and
@@ -406,6 +406,80 @@ class StartTrees(KeepTrees):
 
     discloses = "the model from which the run continues"
     asks_for_data = True
+
+
+# States of clients, which stay with them
+
+
+class HeldOut(Message):
+    """The state of a client before the first tree: how it draws its rows for validation."""
+
+    discloses = "nothing: it stays with the client"
+    validation_fraction: float
+    seed: int
+
+
+class Growing(BeginBoosting, kw_only=True):
+    """The state of a client while trees grow: what `BeginBoosting` says, and its rows.
+
+    ``margins`` are the rows' log-odds by all finished trees, or what the objective has in their
+    place. ``node`` is each row's node in the growing tree of each output, below ``n_nodes``, which
+    follows from the requests alone. ``ended`` is the node in which the client found no split for
+    the row, or -1. ``held_out`` is how it draws its rows for validation, as in `HeldOut`.
+    """
+
+    discloses = "nothing: it stays with the client"
+    n_rounds: int
+    held_out: tuple[float, int]
+    n_nodes: int
+    margins: Annotated[np.ndarray, Array("float32", ("rows", "outputs"))]
+    node: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]
+    ended: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]
+
+    def first_child(self, request: Growth) -> int:
+        """Return the first child of the splits that a request reports."""
+        if getattr(request, "parents", ()):
+            return request.decided
+        return request.decided + len(request.feature) if request.decided else len(self.node)
+
+    def new_splits(self, request: Growth) -> tuple[Decisions, int]:
+        """Return the splits that a request reports, and the number of nodes after them.
+
+        The children of each split are nodes that did not exist before. Otherwise the rows of two
+        outputs could meet in a node, and a row could change a histogram by more than
+        `fedlib.boosting.secure.row_sensitivity`. If the children exist, the request is repeated and
+        the rows have moved: there are no new splits.
+        """
+        decisions, parents = request.decisions, getattr(request, "parents", ())
+        child, n_splits = self.first_child(request), np.count_nonzero(request.feature >= 0)
+        if not len(request.feature) or child < self.n_nodes:
+            return decisions.take(slice(0)), self.n_nodes
+        return decisions, child + 2 * (len(parents) or int(n_splits))
+
+
+class Predictions(Message):
+    """The state of a client at the end: the index of each row's class, and the probabilities.
+
+    For two classes, ``probabilities`` has one column, that of the second class.
+    """
+
+    discloses = "nothing: it stays with the client"
+    labels: Annotated[np.ndarray, Array("int64", ("rows",), ge=0, le=2**10)]
+    probabilities: Annotated[np.ndarray, Array("float64", ("rows", "columns"), ge=0, le=1)]
+
+
+class PredictedTargets(Message):
+    """The state of a client at the end of a regression: the prediction for each row."""
+
+    discloses = "nothing: it stays with the client"
+    labels: Annotated[np.ndarray, Array("float64", ("rows",))]
+
+
+class PredictedLevels(Message):
+    """The state of a client at the end of a regression with several outputs per row."""
+
+    discloses = "nothing: it stays with the client"
+    labels: Annotated[np.ndarray, Array("float64", ("rows", "outputs"))]
 
 
 def unchecked_copy(message: AnyMessage, **fields: Any) -> AnyMessage:

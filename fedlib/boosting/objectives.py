@@ -18,14 +18,12 @@ import numpy as np
 import scipy
 
 from fedlib.boosting import label_sums as follow
-from fedlib.boosting import label_sums as levels
 from fedlib.boosting.label_sums import SMALLEST_POSITIVE, LabelSums
 from fedlib.boosting.rules import RulesName
 from fedlib.core.array_types import Floats, Floats32, Ints
 from fedlib.core.messages import MessageError
 from fedlib.kernels import forests as kernels
 from fedlib.kernels import objectives
-from fedlib.kernels import objectives as survival
 
 Parameter = float | tuple[float, ...]
 
@@ -40,7 +38,7 @@ RANKED = "its leaves are quantiles of residuals before, which no sums over rows 
 DISTRIBUTIONS = ("normal", "logistic", "extreme")  # of a survival time's logarithm, by their codes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Objective:
     """One objective.
 
@@ -103,10 +101,10 @@ class Objective:
 
     gradients: Callable[..., Ints]
     losses: Callable[..., Floats]
-    base_scores: Callable[[LabelSums, bool], list[np.float32]]
-    link: Callable[[Sequence[Any]], Floats32]
-    response: Callable[[Floats32], Floats]
-    first_sums: Callable[[LabelSums, Sequence[float], Any], Floats | None]
+    base_scores: Callable[[LabelSums, bool], list[np.float32]] = follow.mean
+    link: Callable[[Sequence[Any]], Floats32] = follow.identity
+    response: Callable[[Floats32], Floats] = follow.as_float64
+    first_sums: Callable[[LabelSums, Sequence[float], Any], Floats | None] = follow.unknown_sums
     largest_sums: Callable[[LabelSums, float, Any], tuple[float, float]]
     largest_loss: Callable[[LabelSums, float, Any], float]
     total: Callable[[LabelSums, Sequence[float], Any], float]
@@ -139,46 +137,50 @@ class Objective:
         return self.has_levels or self.scaled or self.n_columns > 1
 
 
+# What the objectives share whose margins are the logarithm of a prediction, or log-odds.
+OF_LOGARITHMS: dict[str, Any] = {
+    "link": follow.log_link,
+    "response": follow.exp_response,
+    "check_score": lambda score: score > 0,
+    "valid_scores": "above 0",
+    "targets": (0.0, float("inf")),
+    "valid_targets": "at least 0",
+}
+OF_PROBABILITIES: dict[str, Any] = {
+    "losses": objectives.logistic_of_fractions_losses,
+    "link": follow.log_odds,
+    "response": follow.expit,
+    "largest_sums": follow.largest_logistic,
+    "largest_loss": follow.largest_logistic_loss,
+    "total": lambda sums, margins, parameter: sums.weight,
+    "check_score": lambda score: 0 < score < 1,
+    "valid_scores": "above 0 and below 1",
+    "row_limits": lambda largest, parameter: (1.0, 0.25),
+}
+
 OBJECTIVES: Mapping[str, Objective] = {
     "binary:logistic": Objective(
+        **OF_PROBABILITIES,
         gradients=objectives.logistic,
-        losses=objectives.logistic_of_fractions_losses,
         fast_loss=objectives.logistic_loss,
         base_scores=follow.fraction,
-        link=follow.log_odds,
-        response=follow.expit,
         first_sums=follow.first_logistic,
-        largest_sums=follow.largest_logistic,
-        largest_loss=follow.largest_logistic_loss,
-        total=lambda sums, margins, parameter: sums.weight,
         default_metric="logloss",
-        check_score=lambda score: 0 < score < 1,
-        valid_scores="above 0 and below 1",
-        row_limits=lambda largest, parameter: (1.0, 0.25),
     ),
     "reg:logistic": Objective(
+        **OF_PROBABILITIES,
         gradients=objectives.logistic_of_fractions,
-        losses=objectives.logistic_of_fractions_losses,
         base_scores=follow.fraction_of_totals,
-        link=follow.log_odds,
-        response=follow.expit,
         first_sums=follow.first_fractions,
-        largest_sums=follow.largest_logistic,
-        largest_loss=follow.largest_logistic_loss,
-        total=lambda sums, margins, parameter: sums.weight,
         default_metric="rmse",
-        check_score=lambda score: 0 < score < 1,
-        valid_scores="above 0 and below 1",
         targets=(0.0, 1.0),
         valid_targets="in 0..1",
-        row_limits=lambda largest, parameter: (1.0, 0.25),
         needs_size=False,
     ),
     "multi:softprob": Objective(
         gradients=objectives.softmax,
         losses=objectives.softmax_losses,
         base_scores=follow.centred_log_fractions,
-        link=follow.identity,
         response=lambda margins: scipy.special.softmax(margins.astype(np.float64), axis=1),
         first_sums=follow.first_softmax,
         largest_sums=lambda sums, margin, parameter: (sums.weight, sums.weight / 2),
@@ -192,9 +194,6 @@ OBJECTIVES: Mapping[str, Objective] = {
     "reg:squarederror": Objective(
         gradients=objectives.squared_error,
         losses=objectives.squared_error_losses,
-        base_scores=follow.mean,
-        link=follow.identity,
-        response=follow.as_float64,
         first_sums=follow.first_squared,
         largest_sums=follow.largest_squared,
         largest_loss=lambda sums, margin, parameter: 2 * (sums.weight * margin**2 + sums.squares),
@@ -206,9 +205,6 @@ OBJECTIVES: Mapping[str, Objective] = {
         gradients=objectives.pseudo_huber,
         losses=objectives.pseudo_huber_losses,
         base_scores=follow.newton_step_from_0,
-        link=follow.identity,
-        response=follow.as_float64,
-        first_sums=lambda sums, margins, parameter: None,
         largest_sums=lambda sums, margin, parameter: (sums.weight * parameter, sums.weight),
         largest_loss=lambda sums, margin, parameter: (
             parameter * (sums.weight * margin + sums.absolute)
@@ -219,11 +215,9 @@ OBJECTIVES: Mapping[str, Objective] = {
         row_limits=lambda largest, parameter: (largest, 1.0),
     ),
     "count:poisson": Objective(
+        **OF_LOGARITHMS,
         gradients=objectives.poisson,
         losses=objectives.poisson_losses,
-        base_scores=follow.mean,
-        link=follow.log_link,
-        response=follow.exp_response,
         first_sums=follow.first_poisson,
         largest_sums=follow.largest_poisson,
         largest_loss=follow.largest_poisson_loss,
@@ -231,55 +225,38 @@ OBJECTIVES: Mapping[str, Objective] = {
             2.0**6 * exp(parameter) * max(sums.weight, sums.total)
         ),
         default_metric="poisson-nloglik",
-        check_score=lambda score: score > 0,
-        valid_scores="above 0",
-        targets=(0.0, float("inf")),
-        valid_targets="at least 0",
         parameter_name="max_delta_step",
     ),
     "reg:gamma": Objective(
+        **OF_LOGARITHMS
+        | {"targets": (SMALLEST_POSITIVE, float("inf")), "valid_targets": "above 0"},
         gradients=objectives.gamma,
         losses=objectives.gamma_losses,
-        base_scores=follow.mean,
-        link=follow.log_link,
-        response=follow.exp_response,
         first_sums=follow.first_gamma,
         largest_sums=follow.largest_gamma,
         largest_loss=follow.largest_gamma_loss,
         total=follow.total_gamma,
         default_metric="gamma-nloglik",
-        check_score=lambda score: score > 0,
-        valid_scores="above 0",
-        targets=(SMALLEST_POSITIVE, float("inf")),
-        valid_targets="above 0",
     ),
     "reg:tweedie": Objective(
+        **OF_LOGARITHMS,
         gradients=objectives.tweedie,
         losses=objectives.tweedie_losses,
-        base_scores=follow.mean,
-        link=follow.log_link,
-        response=follow.exp_response,
         first_sums=follow.first_tweedie,
         largest_sums=follow.largest_tweedie,
         largest_loss=follow.largest_tweedie_loss,
         total=follow.total_tweedie,
         default_metric="tweedie-nloglik",
-        check_score=lambda score: score > 0,
-        valid_scores="above 0",
-        targets=(0.0, float("inf")),
-        valid_targets="at least 0",
         parameter_name="tweedie_variance_power",
     ),
     "reg:quantileerror": Objective(
-        gradients=levels.with_array(kernels.quantile),
-        losses=levels.with_array(kernels.quantile_losses),
+        gradients=follow.with_array(kernels.quantile),
+        losses=follow.with_array(kernels.quantile_losses),
         base_scores=follow.unknown,
-        link=follow.identity,
-        response=levels.quantiles,
-        first_sums=lambda sums, margins, parameter: None,
-        largest_sums=levels.largest_quantile,
-        largest_loss=levels.largest_absolute_loss,
-        total=levels.total_quantile,
+        response=follow.quantiles,
+        largest_sums=follow.largest_quantile,
+        largest_loss=follow.largest_absolute_loss,
+        total=follow.total_quantile,
         default_metric="quantile",
         parameter_name="quantile_alpha",
         estimate="quantiles",
@@ -290,15 +267,11 @@ OBJECTIVES: Mapping[str, Objective] = {
         before=RANKED,
     ),
     "reg:absoluteerror": Objective(
-        gradients=levels.with_array(kernels.absolute_error),
-        losses=levels.with_array(kernels.absolute_error_losses),
-        base_scores=follow.mean,
-        link=follow.identity,
-        response=follow.as_float64,
-        first_sums=lambda sums, margins, parameter: None,
-        largest_sums=levels.largest_absolute,
-        largest_loss=levels.largest_absolute_loss,
-        total=levels.total_absolute,
+        gradients=follow.with_array(kernels.absolute_error),
+        losses=follow.with_array(kernels.absolute_error_losses),
+        largest_sums=follow.largest_absolute,
+        largest_loss=follow.largest_absolute_loss,
+        total=follow.total_quantile,
         default_metric="mae",
         estimate="step",
         unbounded=SCALED,
@@ -307,15 +280,13 @@ OBJECTIVES: Mapping[str, Objective] = {
         before=RANKED,
     ),
     "reg:expectileerror": Objective(
-        gradients=levels.with_array(kernels.expectile),
-        losses=levels.with_array(kernels.expectile_losses),
-        base_scores=follow.mean,
-        link=levels.gaps,
-        response=levels.expectiles,
-        first_sums=lambda sums, margins, parameter: None,
-        largest_sums=levels.largest_expectile,
-        largest_loss=levels.largest_expectile_loss,
-        total=levels.total_expectile,
+        gradients=follow.with_array(kernels.expectile),
+        losses=follow.with_array(kernels.expectile_losses),
+        link=follow.gaps,
+        response=follow.expectiles,
+        largest_sums=follow.largest_expectile,
+        largest_loss=follow.largest_expectile_loss,
+        total=follow.total_expectile,
         default_metric="expectile",
         parameter_name="expectile_alpha",
         estimate="step",
@@ -325,25 +296,19 @@ OBJECTIVES: Mapping[str, Objective] = {
         before="earlier releases do not have it",
     ),
     "survival:aft": Objective(
-        gradients=levels.with_array(survival.aft),
-        losses=levels.with_array(survival.aft_losses),
+        **OF_LOGARITHMS,
+        gradients=follow.with_array(objectives.aft),
+        losses=follow.with_array(objectives.aft_losses),
         base_scores=lambda sums, is_scaled: [np.float32(0.5)],
-        link=follow.log_link,
-        response=follow.exp_response,
-        first_sums=lambda sums, margins, parameter: None,
         largest_sums=lambda sums, margin, parameter: (
-            survival.LARGEST_STEP * sums.weight,
-            survival.LARGEST_STEP * sums.weight,
+            objectives.LARGEST_STEP * sums.weight,
+            objectives.LARGEST_STEP * sums.weight,
         ),
         largest_loss=lambda sums, margin, parameter: LARGEST_LIKELIHOOD * sums.weight,
         total=lambda sums, margins, parameter: 2.0**4 * sums.weight,
         default_metric="aft-nloglik",
-        check_score=lambda score: score > 0,
-        valid_scores="above 0",
-        targets=(0.0, float("inf")),
-        valid_targets="at least 0",
         parameter_name="aft_loss_distribution_scale",
-        row_limits=lambda largest, parameter: (survival.LARGEST_STEP, survival.LARGEST_STEP),
+        row_limits=lambda largest, parameter: (objectives.LARGEST_STEP, objectives.LARGEST_STEP),
         n_columns=2,
         needs_size=False,
     ),

@@ -1,18 +1,12 @@
-"""The rows of a client of boosting and their labels, before trees grow.
-
-Rows drawn by their values, so that a sample does not depend on which client has a row.
-
-Whether a row is drawn follows from its features, a seed and the index of the round. Equal rows of
-one client are drawn independently of each other: they are numbered. One row more changes the
-numbers of its equals, so a sample cannot be combined with noise. The stream of random numbers is
-our own: with the same seed, XGBoost draws other rows.
-"""
+"""The rows of a client of boosting: before trees grow, and where they are in growing trees."""
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, ClassVar, TypeVar
+from functools import wraps
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +21,7 @@ from fedlib.boosting.categories import (
 )
 from fedlib.boosting.cuts import (
     CountBuckets,
+    Cuts,
     RowsPerBucket,
     SortedKeys,
     bucket_counts,
@@ -34,90 +29,33 @@ from fedlib.boosting.cuts import (
     sorted_keys,
     sorted_weights,
 )
-from fedlib.boosting.data import NO_MARGINS, check_margins, check_weights
-from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
-from fedlib.boosting.messages import BeginBoosting, Growth
-from fedlib.core.array_types import Bools, Floats32, Ints, Ints32, Words
+from fedlib.boosting.data import NO_MARGINS, check_margins, check_weights, drawn_rows, row_keys
+from fedlib.boosting.descriptions import DescribeTraining
+from fedlib.boosting.messages import (
+    MAX_SUM,
+    Growing,
+    Growth,
+    HeldOut,
+    Levels,
+    unchecked_copy,
+)
+from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.core.array_types import Bools, Floats, Floats32, Ints, Ints32, Words
 from fedlib.core.client import Client, Unanswerable, handles, partitions
 from fedlib.core.columns import category_groups, present
-from fedlib.core.messages import Array, Message
+from fedlib.core.messages import Message
 from fedlib.core.names import feature_names, in_order
 from fedlib.core.points import eval_sets_of
-from fedlib.kernels.splits import Decisions
+from fedlib.kernels.histograms import (
+    absolute_sums,
+    add_values,
+    left_children,
+    move_rows_by_bins,
+    open_slots,
+)
+from fedlib.kernels.proposals import RankedColumns, count_values, rank_values
+from fedlib.kernels.splits import Decisions, Rows, SortedColumns, move_rows
 from fedlib.protection.secure.points import CountPoints, DescribeFeatures, Features, PointCount
-
-
-class HeldOut(Message):
-    """The state of a client before the first tree: how it draws its rows for validation."""
-
-    discloses = "nothing: it stays with the client"
-    validation_fraction: float
-    seed: int
-
-
-class Growing(BeginBoosting, kw_only=True):
-    """The state of a client while trees grow: what `BeginBoosting` says, and its rows.
-
-    ``margins`` are the rows' log-odds by all finished trees, or what the objective has in their
-    place. ``node`` is each row's node in the growing tree of each output, below ``n_nodes``, which
-    follows from the requests alone. ``ended`` is the node in which the client found no split for
-    the row, or -1. ``held_out`` is how it draws its rows for validation, as in `HeldOut`.
-    """
-
-    discloses = "nothing: it stays with the client"
-    n_rounds: int
-    held_out: tuple[float, int]
-    n_nodes: int
-    margins: Annotated[np.ndarray, Array("float32", ("rows", "outputs"))]
-    node: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]
-    ended: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]
-
-
-class Predictions(Message):
-    """The state of a client at the end: the index of each row's class, and the probabilities.
-
-    For two classes, ``probabilities`` has one column, that of the second class.
-    """
-
-    discloses = "nothing: it stays with the client"
-    labels: Annotated[np.ndarray, Array("int64", ("rows",), ge=0, le=2**10)]
-    probabilities: Annotated[np.ndarray, Array("float64", ("rows", "columns"), ge=0, le=1)]
-
-
-class PredictedTargets(Message):
-    """The state of a client at the end of a regression: the prediction for each row."""
-
-    discloses = "nothing: it stays with the client"
-    labels: Annotated[np.ndarray, Array("float64", ("rows",))]
-
-
-class PredictedLevels(Message):
-    """The state of a client at the end of a regression with several outputs per row."""
-
-    discloses = "nothing: it stays with the client"
-    labels: Annotated[np.ndarray, Array("float64", ("rows", "outputs"))]
-
-
-def first_child(state: Growing, request: Growth) -> int:
-    """Return the first child of the splits that a request reports."""
-    if getattr(request, "parents", ()):
-        return request.decided
-    return request.decided + len(request.feature) if request.decided else len(state.node)
-
-
-def new_splits(state: Growing, request: Growth) -> tuple[Decisions, int]:
-    """Return the splits that a request reports, and the number of nodes after them.
-
-    The children of each split are nodes that did not exist before. Otherwise the rows of two
-    outputs could meet in a node, and a row could change a histogram by more than
-    `fedlib.boosting.secure.row_sensitivity`. If the children exist, the request is repeated and
-    the rows have moved: there are no new splits.
-    """
-    decisions, parents = request.decisions, getattr(request, "parents", ())
-    child, n_splits = first_child(state, request), np.count_nonzero(request.feature >= 0)
-    if not len(request.feature) or child < state.n_nodes:
-        return decisions.take(slice(0)), state.n_nodes
-    return decisions, child + 2 * (len(parents) or int(n_splits))
 
 
 def finite(margins: ArrayLike) -> Floats32:
@@ -136,54 +74,38 @@ def roots(n_outputs: int, n_rows: int) -> Ints32:
     return nodes
 
 
-MASK = 2**64 - 1
-
-
-def row_keys(X: Floats32) -> Words:
-    """Return one number per row of ``X`` (n_rows, n_features), different for different rows.
-
-    Examples
-    --------
-    >>> keys = row_keys(np.array([[1, 2], [2, 1], [1, 2]], np.float32))
-    >>> len(np.unique(keys))  # equal rows are numbered
-    3
-    """
-    keys = np.zeros(len(X), np.uint64)
-    for column in X.T:
-        bits = np.where(np.isnan(column), np.float32(np.nan), column + np.float32(0))
-        keys = _mix(keys ^ bits.astype(np.float32).view(np.uint32).astype(np.uint64))
-    order = np.argsort(keys, kind="stable")
-    new = np.append(True, keys[order][1:] != keys[order][:-1])[: len(X)]
-    first = np.maximum.accumulate(np.where(new, np.arange(len(X)), 0))
-    copy = np.empty(len(X), np.uint64)
-    copy[order] = np.arange(len(X)) - first
-    return _mix(keys ^ _mix(copy))
-
-
-def drawn_rows(keys: Words, fraction: float, seed: int, n_round: int) -> Bools:
-    """Return which rows a round draws; each with the probability ``fraction``.
-
-    Examples
-    --------
-    >>> keys = row_keys(np.arange(1000, dtype=np.float32)[:, None])
-    >>> bool(450 < drawn_rows(keys, 0.5, seed=1, n_round=0).sum() < 550)
-    True
-    """
-    stream = _mix(np.array([(seed * 2**20 + n_round) & MASK], np.uint64))
-    uniform = _mix(keys ^ stream) >> np.uint64(11)
-    return uniform.astype(np.float64) * 2.0**-53 < fraction
-
-
-def _mix(keys: Words) -> Words:
-    """Return well-mixed bits: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
-    keys = keys + np.uint64(0x9E3779B97F4A7C15)
-    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return keys ^ (keys >> np.uint64(31))
-
-
-Value = TypeVar("Value")
+Method = TypeVar("Method", bound=Callable[..., Any])
 VALIDATION = 2**19  # the index of the draw of rows for validation, beyond all rounds
+ROWS_PER_VALUE = 2  # with fewer rows per distinct value of a node, ranks do not pay
+logger = logging.getLogger(__name__)
+
+
+def kept(source: Callable[..., Any]) -> Callable[[Method], Method]:
+    """Keep what a method returns until its source is another object.
+
+    ``source`` is called with the arguments of the method. The value is computed again after a
+    restart of the client.
+    """
+
+    def decorate(method: Method) -> Method:
+        @wraps(method)
+        def found(self: RowsClient, *arguments: Any) -> Any:
+            now = source(self, *arguments)
+            before, value = self._cache.get(method.__name__, (None, None))
+            if before is not now:
+                value = method(self, *arguments)
+                self._cache[method.__name__] = now, value
+            return value
+
+        return cast(Method, found)
+
+    return decorate
+
+
+# All rounds of a run have the same thresholds, which are an object of their own.
+of_run = kept(lambda self, state: state.thresholds)
+of_round = kept(lambda self, state: state.margins)
+of_table = kept(lambda self: self.table)
 
 
 class RowsClient(Client):
@@ -326,17 +248,13 @@ class RowsClient(Client):
         )
         return np.minimum(self.weight, np.float32(max_weight))
 
-    def _kinds(self, agreed: bool) -> bytes:
-        """Return the kinds of the columns; empty if they are agreed."""
-        return b"" if agreed else self.table.rows(self._counted).kinds
-
     def _rows_with_values(self, agreed: bool) -> Iterable[Ints]:
         """Yield the rows with a value in each column, of which its kind tells whether there are."""
         for f in range(0 if agreed else self.n_features):
             column = self.table.texts.get(f, self.table.numbers[:, f])
             yield np.where(present(column) & self._counted, 0, -1)
 
-    def _hold_out(self, request: DescribeTraining | DescribeTargets) -> Bools:
+    def _hold_out(self, request: DescribeTraining) -> Bools:
         """Draw the rows for validation; return the others."""
         self.state = HeldOut(request.validation_fraction, request.seed)
         return self._trains(request.validation_fraction, request.seed)
@@ -355,11 +273,9 @@ class RowsClient(Client):
             raise ValueError("a client without labels (y=None) must be passive")
         return self.y
 
+    @of_table
     def _keys(self) -> Words:
         """Return the rows' keys, by which rows are drawn."""
-        return self._cached("keys", self.table, self._make_keys)
-
-    def _make_keys(self) -> Words:
         keys, counted = np.zeros(len(self.X), np.uint64), self._counted
         keys[counted] = row_keys(fingerprints(self.table.rows(counted)))
         return keys
@@ -407,30 +323,22 @@ class RowsClient(Client):
         weights = None if bits is None else self._sorted_weights(bits)
         return bucket_counts(self._sorted_keys(), request, weights)
 
+    @kept(lambda self: self.table if self.state is None else self.state)
+    def _weights_by_unit(self) -> dict[int, Ints]:
+        return {}
+
     def _sorted_weights(self, bits: int) -> Ints:
         """Return the sorted weights of the training rows in units of 2**-bits, kept likewise."""
-        source = self.table if self.state is None else self.state
-        by_unit: dict[int, Ints] = self._cached("sorted weights", source, dict)
+        by_unit = self._weights_by_unit()
         if bits not in by_unit:
             trains = self._training_rows()
             by_unit[bits] = sorted_weights(self.X[trains], self.weight[trains], bits)
         return by_unit[bits]
 
+    @kept(lambda self: self.table if self.state is None else self.state)
     def _sorted_keys(self) -> SortedKeys:
         """Return the sorted keys of the training rows, kept until trees grow."""
-        source = self.table if self.state is None else self.state
-        return self._cached("keys of values", source, self._sort_keys)
-
-    def _sort_keys(self) -> SortedKeys:
         return sorted_keys(self.X[self._training_rows()])
-
-    def _cached(self, name: str, source: Any, compute: Callable[[], Value]) -> Value:
-        """Return the cached value, computed again when it was made from another ``source``."""
-        previous, value = self._cache.get(name, (None, None))
-        if previous is not source:
-            value = compute()
-            self._cache[name] = source, value
-        return value
 
     def _check_labels(self, y: Any, n_rows: int) -> NDArray[Any]:
         """Return the labels (n_rows,); raise ValueError when they are of another kind."""
@@ -444,3 +352,183 @@ def _like(labels: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
     with np.errstate(invalid="ignore"):
         converted = labels.astype(others.dtype)
     return converted if (converted == labels).all() else labels
+
+
+class GrowingRows(RowsClient):
+    """A client with rows that move through growing trees.
+
+    What follows from the rows and the last request is kept until another request changes it.
+    """
+
+    def _update(self, request: Growth) -> Growing:
+        """Apply the decisions that a request reports; begin a new round if one is finished."""
+        state = self._scaled(request)
+        if len(request.values) and getattr(request, "n_rounds", state.n_rounds) < state.n_rounds:
+            return state  # this request has been answered before
+        node, ended, margins, n_rounds = state.node, state.ended, state.margins, state.n_rounds
+        decisions, n_nodes = state.new_splits(request)
+        if len(decisions.feature):
+            node = self._moved(state, request)
+        if len(request.values):
+            if len(request.values) < n_nodes:
+                raise Unanswerable(f"{len(request.values)} values for {n_nodes} nodes")
+            margins = add_values(margins, node, request.values)
+            node, ended = roots(*node.shape), np.full_like(ended, -1)
+            n_nodes, n_rounds = len(node), n_rounds + 1
+        self.state = unchecked_copy(
+            state, margins=margins, node=node, ended=ended, n_nodes=n_nodes, n_rounds=n_rounds
+        )
+        return self.state
+
+    def _scaled(self, request: Growth) -> Growing:
+        """Return the state, with the scales that a request reports at the end of the parameter."""
+        state, scales = self.recall(Growing), getattr(request, "scales", ())
+        if not scales:
+            return state
+        n_outputs, parameter = state.margins.shape[1], state.parameter
+        is_scaled = OBJECTIVES[state.objective].scaled
+        if not is_scaled or len(scales) != n_outputs or not isinstance(parameter, tuple):
+            raise Unanswerable(f"{len(scales)} scales for {state.objective}")
+        for name in ("_gradients", "_unchecked_gradients"):  # which the other scales had
+            self._cache.pop(name, None)
+        self.state = unchecked_copy(state, parameter=(*parameter[:-n_outputs], *scales))
+        return self.state
+
+    def _moved(self, state: Growing, request: Growth) -> Ints32:
+        """Return the nodes of rows (n_outputs, n_rows) after the splits that a request reports."""
+        node, decisions, next_node = state.node, request.decisions, state.first_child(request)
+        parents = getattr(request, "parents", ())
+        if not parents:
+            return self._split(node, request.decided, decisions, next_node)
+        for j, parent in enumerate(parents):
+            node = self._split(node, parent, decisions.take(slice(j, j + 1)), next_node + 2 * j)
+        return node
+
+    def _split(self, node: Ints32, first: int, decisions: Decisions, next_node: int) -> Ints32:
+        """Return the nodes of rows after splits from ``first`` on, by their bins if possible."""
+        state = self.recall(Growing)
+        ranked = None if len(state.thresholds) or state.levels else self._ranked_columns()
+        if len(state.thresholds) or ranked is not None:
+            bins, offsets, bounds = ranked or (
+                self._binned(state),
+                state.offsets,
+                state.thresholds,
+            )
+            moved, is_possible = move_rows_by_bins(
+                bins, node, first, decisions, next_node, offsets, bounds, ranked is not None
+            )
+            if is_possible:
+                return np.asarray(moved)
+        X, left = self._coded(state.levels), left_children(decisions.feature, next_node)
+        return np.stack([move_rows(X, row, first, decisions, left) for row in node])
+
+    def _rows(self, state: Growing, first: int, n_open: int) -> list[Rows]:
+        """Return, per output, the rows with their slots among the open nodes from ``first`` on."""
+        drawn, wanted = self._drawn(state), np.ones(n_open, bool)
+        return [
+            Rows(open_slots(node, ended, drawn, first, wanted), gradients)
+            for node, ended, gradients in zip(
+                state.node, state.ended, self._gradients(state), strict=True
+            )
+        ]
+
+    @of_run
+    def _trained(self, state: Growing) -> Bools:
+        return self._trains(*state.held_out)
+
+    @of_round
+    def _drawn(self, state: Growing) -> Bools:
+        """Return which rows the trees of this round use."""
+        trains = self._trained(state)
+        if state.subsample == 1:
+            return trains
+        return trains & drawn_rows(self._keys(), state.subsample, state.seed, state.n_rounds)
+
+    @of_round
+    def _gradients(self, state: Growing) -> Ints:
+        """Return the gradients (n_outputs, n_rows, 2)."""
+        gradients = self._unchecked_gradients(state)
+        if any(max(absolute_sums(of_output)) > MAX_SUM for of_output in gradients):
+            raise ValueError("the gradients became too large: use a smaller learning_rate")
+        return gradients
+
+    @of_round
+    def _unchecked_gradients(self, state: Growing) -> Ints:
+        """Return gradients that may be too large: behind masks an error would disclose it."""
+        return OBJECTIVES[state.objective].gradients(*self._measured(state), state.bits)
+
+    @of_round
+    def _loss(self, state: Growing) -> float:
+        return OBJECTIVES[state.objective].loss(*self._measured(state))
+
+    @of_round
+    def _losses(self, state: Growing) -> Floats:
+        """Return the loss of each row; 0 for one that is not a number."""
+        return np.nan_to_num(OBJECTIVES[state.objective].losses(*self._measured(state)))
+
+    def _measured(self, state: Growing) -> tuple[Any, ...]:
+        return state.margins, self._targets(state), self._weights(state), state.parameter
+
+    def _targets(self, state: Growing) -> NDArray[Any]:
+        """Return the labels as the objective takes them: truth values, codes or numbers."""
+        raise NotImplementedError
+
+    @of_run
+    def _weights(self, state: Growing) -> Floats32:
+        """Return the rows' weights in training, 0 for the rows for validation.
+
+        Those of the second class are multiplied by ``scale_pos_weight``.
+        """
+        trains = self._trains(*state.held_out)
+        weights = self._limited_weight(state.max_weight)
+        weights = weights if trains.all() else weights * trains
+        if state.scale_pos_weight == 1:
+            return weights
+        factors = np.where(self._targets(state), np.float32(state.scale_pos_weight), np.float32(1))
+        return weights * factors
+
+    @of_run
+    def _binned(self, state: Growing) -> NDArray[np.uint16 | np.uint32]:
+        """Return each value's bin among those of all features.
+
+        Raises
+        ------
+        ValueError
+            When the bins do not fit the features.
+        """
+        offsets, n_bins = state.offsets, len(state.thresholds)
+        fit = len(offsets) == self.n_features + 1 and offsets[0] == 0 and offsets[-1] == n_bins
+        if not fit or (np.diff(offsets) < 1).any():
+            raise Unanswerable("the bins do not fit the features")
+        bins = Cuts(offsets, state.thresholds).bins(self._coded(state.levels))
+        narrow = np.uint16 if n_bins <= 2**16 else np.uint32
+        return (bins + offsets[:-1]).astype(narrow)
+
+    @kept(lambda self, levels: levels)
+    def _coded(self, levels: Levels) -> Floats32:
+        """Return the rows with the numbers of these categories, whatever the rows contain."""
+        coded = self.table.coded(levels)
+        if problem := self.table.problem_of(levels):
+            logger.warning("%s; such values count as missing, or as another category", problem)
+        return coded
+
+    @of_table
+    def _sorted_columns(self) -> SortedColumns:
+        columns = self.X.T
+        order = np.argsort(columns, axis=1, kind="stable").astype(np.int32)
+        values = np.take_along_axis(columns, order, axis=1)
+        return SortedColumns(order, values, (~np.isnan(columns)).sum(axis=1))
+
+    @of_table
+    def _ranked_columns(self) -> RankedColumns | None:
+        """Return the ranks of the rows' values; None if features have many different ones."""
+        columns = self._sorted_columns()
+        offsets = np.append(0, np.cumsum(count_values(columns) + 1))
+        if ROWS_PER_VALUE * offsets[-1] > self.X.size:
+            return None
+        ranks = np.empty(self.X.shape, np.uint16 if offsets[-1] <= 2**16 else np.uint32)
+        return RankedColumns(ranks, offsets, rank_values(columns, offsets, ranks))
+
+    def _predict(self, margins: Floats32, objective: str) -> Message:
+        """Return the state with the predictions of margins (n_rows, n_outputs)."""
+        raise NotImplementedError

@@ -30,7 +30,9 @@ What differs, and what does not:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
+
+from fedlib.kernels.gains import SplitRule
 
 RulesName = Literal["3.2", "3.3", "3.4"]
 
@@ -54,6 +56,31 @@ RULES: Mapping[RulesName, Rules] = {
     "3.4": Rules(by_weight=True),
 }
 NEWEST_RULES: RulesName = get_args(RulesName)[-1]
+
+
+def split_rule(unit: float, run: Any, limits: Any, constrained: bool = False) -> SplitRule:
+    """Return the rule for splits by sums in a unit.
+
+    Parameters
+    ----------
+    unit : float
+    run : object
+        With ``reg_alpha``, ``max_delta_step`` and ``xgboost_rules``, such as the settings.
+    limits : object
+        With ``gamma``, ``min_child_weight`` and a ``reg_lambda`` that is known.
+    constrained : bool
+        Whether any feature has a monotone constraint.
+    """
+    return SplitRule(
+        unit,
+        limits.reg_lambda,
+        limits.gamma,
+        limits.min_child_weight,
+        run.reg_alpha,
+        run.max_delta_step,
+        constrained,
+        RULES[run.xgboost_rules].by_weight,
+    )
 
 
 def rules_of(version: str | None = None) -> RulesName:

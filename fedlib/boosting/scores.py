@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fedlib.boosting.growers import Grower, Level
 from fedlib.boosting.messages import MAX_WEIGHT, MetricName, Splits
 from fedlib.boosting.objectives import LARGEST_LIKELIHOOD, Parameter
-from fedlib.boosting.training import ROUNDING, reasons
+from fedlib.boosting.training import ROUNDING
 from fedlib.boosting.trees import BoostedTrees, Tree
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.messages import Array, Message, MessageError
@@ -329,14 +329,8 @@ class Validation:
             eval_set=eval_set,
         )
         limits = self._limits(grower)
-        replies = yield from grower.exclude(
-            replies,
-            reasons(
-                {
-                    name: self._problem(reply, limits, (name, eval_set))
-                    for name, reply in replies.items()
-                }
-            ),
+        replies = yield from grower.exclude_wrong(
+            replies, lambda name, reply: self._problem(reply, limits, (name, eval_set))
         )
         weight = sum(reply.weight for reply in replies.values())
         if weight == 0:

@@ -23,13 +23,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf, isfinite, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedlib.boosting.classes import check_weights_of_classes
-from fedlib.boosting.described import EVERYONE, Described, Pool, agree_on_names, check_weight
-from fedlib.boosting.descriptions import SumClasses, SumTargets
+from fedlib.boosting.descriptions import (
+    EVERYONE,
+    Described,
+    Pool,
+    SumClasses,
+    SumTargets,
+    agree_on_names,
+    check_weight,
+)
 from fedlib.boosting.first_scores import ResidualSums, SumRoots
 from fedlib.boosting.growers import Grower, Level
 from fedlib.boosting.histograms import (
@@ -41,6 +48,7 @@ from fedlib.boosting.histograms import (
 from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.messages import MAX_LOSS, MAX_SUM, MAX_WEIGHT
 from fedlib.boosting.objectives import OBJECTIVES, Parameter
+from fedlib.boosting.settings import Settings
 from fedlib.boosting.training import Training
 from fedlib.core.aggregation import Aggregation, agree_on_features
 from fedlib.core.array_types import Floats, Ints
@@ -51,10 +59,6 @@ from fedlib.protection.privacy import Sensitivity
 from fedlib.protection.secure.flow import ImpossibleSum
 from fedlib.protection.secure.points import CountPoints, DescribeFeatures
 from fedlib.protection.sums import NoisySums
-
-if TYPE_CHECKING:  # a site does not need the estimators' parameters
-    from fedlib.boosting.settings import Settings
-
 
 MAX_GRADIENT = 1e6
 
@@ -311,14 +315,7 @@ def _sum_labels(
     objective = settings.objective, settings.parameter
     targets = SumTargets(*objective, rate, largest, settings.max_target, n_rows)
     total, members = yield from aggregation.sum(targets)
-    sums = LabelSums(
-        weight=total.weight,
-        total=total.total,
-        squares=total.squares,
-        gradient=total.gradient,
-        hessian=total.hessian,
-    )
-    return sums, total.shift, members
+    return LabelSums.of(total), total.shift, members
 
 
 class SecureGrower(HistogramGrower):

@@ -1,4 +1,4 @@
-"""The settings of a run of boosting as plain values, their defaults, and which go together.
+"""The settings of a run of boosting as plain values, and which go together.
 
 Constraints on the features of trees, which are given by the features' names or their indices.
 
@@ -9,26 +9,19 @@ clients and apply to every kind of sums.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from numbers import Integral
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
-import numpy as np
-
-from fedlib.boosting.agreed import AgreedFeatures, Callback
-from fedlib.boosting.cuts import Cuts
-from fedlib.boosting.messages import (
-    Class,
-    ObjectiveName,
-)
 from fedlib.boosting.objectives import OBJECTIVES, Parameter, n_outputs_of, parameter_of
-from fedlib.boosting.rules import RulesName
-from fedlib.core.aggregation import Aggregation
-from fedlib.core.parameters import KW_ONLY, Kind
-from fedlib.core.texts import composed
-from fedlib.protection.estimator import ProtectedFederated
 
 Feature = int | str
+METRICS_OF = {
+    "binary:logistic": ("logloss", "error", "auc", "aucpr"),
+    "multi:softprob": ("mlogloss", "merror", "auc"),
+    "reg:gamma": ("rmse", "mae", "mape", "gamma-nloglik", "gamma-deviance"),
+    "survival:aft": ("aft-nloglik", "interval-regression-accuracy"),
+}  # for another regression: rmse, mae, mape and that of the objective
 
 
 @dataclass(frozen=True)
@@ -107,183 +100,17 @@ def _index(feature: Feature, n_features: int, names: Sequence[str], parameter: s
     return feature
 
 
-class Constrained(ProtectedFederated):
-    """Base class of estimators whose trees can be constrained."""
+class Settings(SimpleNamespace):
+    """The parameters of a run as plain values, and what follows from them before the run.
 
-    _: KW_ONLY
-    monotone_constraints: Annotated[
-        Any,
-        dict,
-        "array-like",
-        None,
-        Kind("dict of str or int to int, or array-like (n_features,) of int"),
-        """
-        1 for a feature in which predictions may only increase, -1 if they may only decrease, else
-        0: one entry per feature, or a mapping of features' names or indices, such as ``{"age":
-        1}``. The command line takes JSON. ``"histogram"`` only.
-        """,
-    ] = None
-    interaction_constraints: Annotated[
-        Any,
-        list,
-        tuple,
-        None,
-        Kind("list of lists of str or int"),
-        """
-        Groups of features, by name or index, that may be on one path of a tree: after a split, the
-        path continues with the features that it has, and with those of every group that contains
-        all of these. A feature of no group is alone on its paths. None: all may be together. The
-        command line takes JSON, such as ``[["age", "sex"], ["bmi"]]``. ``"histogram"`` only.
-        """,
-    ] = None
-
-    def _constraints(self) -> Constraints:
-        """Return the constraints.
-
-        Raises
-        ------
-        ValueError
-            When they are malformed.
-        """
-        return Constraints(self._monotone(), self._interactions())
-
-    def _monotone(self) -> tuple[int, ...] | dict[Feature, int]:
-        given = self.monotone_constraints
-        if given is None:
-            return ()
-        by_feature = isinstance(given, dict)
-        directions = np.asarray(list(given.values()) if by_feature else given)
-        if directions.ndim != 1 or not np.isin(directions, [-1, 0, 1]).all():
-            raise ValueError(
-                f"monotone_constraints must contain one of -1, 0 and 1 per feature; got {given!r}"
-            )
-        plain = tuple(map(int, directions))
-        if not by_feature:
-            return plain
-        features = (_feature(one, "monotone_constraints", given) for one in given)
-        return dict(zip(features, plain, strict=True))
-
-    def _interactions(self) -> tuple[tuple[Feature, ...], ...]:
-        given, name = self.interaction_constraints, "interaction_constraints"
-        groups = () if given is None else given
-        if not all(isinstance(group, list | tuple) for group in groups):
-            raise ValueError(
-                f"{name} must be a list of lists of features, such as [[0, 1], [2]]; got {given!r}"
-            )
-        return tuple(tuple(_feature(one, name, given) for one in group) for group in groups)
-
-
-def _feature(given: Any, parameter: str, value: Any) -> Feature:
-    """Return the name or the index of a feature as a plain value."""
-    if isinstance(given, str):
-        return composed(given)
-    if isinstance(given, Integral) and not isinstance(given, bool | np.bool_):
-        return int(given)
-    raise ValueError(f"{parameter} must contain names or indices of features; got {value!r}")
-
-
-HISTOGRAM_ONLY: dict[str, Any] = {
-    "colsample_bytree": 1.0,
-    "colsample_bylevel": 1.0,
-    "colsample_bynode": 1.0,
-    "monotone_constraints": None,
-    "interaction_constraints": None,
-    "grow_policy": "depthwise",
-    "max_leaves": 0,
-    "max_cat_to_onehot": 4,
-    "max_cat_threshold": 64,
-    "histograms": "packed",
-    "bounds": None,
-}  # with their defaults
-NOT_SECURE: dict[str, Any] = {
-    "validation_fraction": 0,
-    "eval_metric": None,
-    "eval_sets": None,
-    "early_stopping_rounds": None,
-}  # what sums over all clients need
-NOT_PRIVATE: dict[str, Any] = {
-    "tol": None,
-    "grow_policy": "depthwise",
-    "scale_pos_weight": 1.0,
-    "subsample": 1.0,
-    "warm_start": False,
-}  # what noise needs, too
-METRICS_OF = {
-    "binary:logistic": ("logloss", "error", "auc", "aucpr"),
-    "multi:softprob": ("mlogloss", "merror", "auc"),
-    "reg:gamma": ("rmse", "mae", "mape", "gamma-nloglik", "gamma-deviance"),
-    "survival:aft": ("aft-nloglik", "interval-regression-accuracy"),
-}  # for another regression: rmse, mae, mape and that of the objective
-# The parameters whose best values depend on whether sums have noise: by default without and with
-# it. The page "How much accuracy does differential privacy cost?" measures how they were chosen.
-DEFAULTS: dict[str, tuple[Any, Any]] = {
-    "n_trees": (100, 10),
-    "max_depth": (6, 2),
-    "max_bin": (256, 4),
-    "reg_lambda": (1.0, None),  # None: from the noise, see `fedlib.boosting.secure.penalty`
-}
-POISSON_STEP = 0.7  # XGBoost's default of max_delta_step for count:poisson
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The parameters of a run; for their meaning see `FederatedXGBClassifier`.
-
-    ``reg_lambda``, ``reg_alpha``, ``gamma``, ``min_child_weight`` and ``max_delta_step`` must be
-    float32 numbers, as in XGBoost.
+    The attributes are the parameters of the estimator (`fedlib.boosting.base.Boosted` and its
+    subclasses declare them), and those that `Boosted._settings` adds. Numbers that are declared
+    with `fedlib.boosting.base.Single` are float32 numbers, as in XGBoost.
     """
 
-    objective: ObjectiveName
-    xgboost_rules: RulesName
-    by_classes: bool  # whether the number of classes decides on the objective, see `decided`
-    n_trees: int
-    n_candidates: int
-    method: Literal["top_splits", "union", "histogram"]
-    max_depth: int
-    learning_rate: float
-    learning_rates: tuple[float, ...]  # of each round; empty if it is the same in all
-    callback: Callback | None
-    reg_lambda: float | None  # None: it depends on the noise
-    gamma: float
-    min_child_weight: float
-    max_bin: int
-    tol: float | None
-    leaf: Literal["all", "ended", "parent"]
-    huber_slope: float
-    tweedie_variance_power: float
-    quantile_alpha: tuple[float, ...]
-    expectile_alpha: tuple[float, ...]
-    aft_loss_distribution: str
-    aft_loss_distribution_scale: float
-    base_score: float | None
-    reg_alpha: float
-    max_delta_step: float
-    scale_pos_weight: float
-    subsample: float
-    colsample_bytree: float
-    colsample_bylevel: float
-    colsample_bynode: float
-    constraints: Constraints  # as they were given
-    monotone_constraints: tuple[int, ...] = ()  # of each feature, see `constrained`
-    interaction_constraints: tuple[tuple[int, ...], ...] = ()
-    grow_policy: Literal["depthwise", "lossguide"]
-    max_leaves: int
-    max_cat_to_onehot: int
-    max_cat_threshold: int
-    min_category_count: int
-    histograms: Literal["dense", "packed"]
-    validation_fraction: float
-    eval_metric: tuple[str, ...] | None  # None: by default; empty without validation
-    eval_sets: tuple[str, ...]  # empty: all rows for validation are one set
-    early_stopping_rounds: int | None
-    seed: int
-    aggregation: Aggregation
-    bounds: Cuts | None  # the bins between them; None if bins follow from the data
-    agreed: AgreedFeatures | None  # the features of a schema; None if the clients describe them
-    max_gradient: float
-    max_weight: float  # of a row; so large that it has no effect unless sums are only masked
-    max_target: float  # the same of targets
-    classes: tuple[Class, ...]  # on which they have agreed; empty if they follow from the data
+    def replaced(self, **changed: Any) -> Settings:
+        """Return the settings with some other values."""
+        return Settings(**{**vars(self), **changed})
 
     def decided(self, n_classes: int = 0) -> Settings:
         """Return the settings with the objective for a number of classes, and its metrics.
@@ -293,7 +120,7 @@ class Settings:
         ValueError
             When other parameters do not fit the objective.
         """
-        name: ObjectiveName = self.objective
+        name = self.objective
         if self.by_classes and n_classes > 2:
             name = "multi:softprob"
         objective, metrics, score = OBJECTIVES[name], self.eval_metric, self.base_score
@@ -322,7 +149,7 @@ class Settings:
                 f"eval_metric must be among {', '.join(sorted(set(allowed)))} for {chosen}; got"
                 f" {list(metrics)}"
             )
-        return replace(self, objective=name, eval_metric=metrics, by_classes=False)
+        return self.replaced(objective=name, eval_metric=metrics, by_classes=False)
 
     def constrained(self, n_features: int, names: Sequence[str]) -> Settings:
         """Return the settings with the constraints of these features.
@@ -332,8 +159,7 @@ class Settings:
         ValueError
             When a constraint does not fit the features.
         """
-        return replace(
-            self,
+        return self.replaced(
             monotone_constraints=self.constraints.directions(n_features, names),
             interaction_constraints=self.constraints.groups(n_features, names),
         )

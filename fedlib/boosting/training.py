@@ -15,17 +15,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.boosting.cuts import Cuts
-from fedlib.boosting.described import Described
+from fedlib.boosting.descriptions import Described
 from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.messages import Levels, SplitProposals
 from fedlib.boosting.objectives import OBJECTIVES, Objective, Parameter
-from fedlib.boosting.rules import RULES
+from fedlib.boosting.rules import split_rule
+from fedlib.boosting.settings import Settings
 from fedlib.boosting.trees import Tree, children, node_totals
 from fedlib.core.array_types import Bools, Floats32, Ints, Ints32
 from fedlib.kernels import gains
@@ -33,10 +34,6 @@ from fedlib.kernels.forests import level_order
 from fedlib.kernels.gains import Categories, Limits, SplitRule, newton_steps, no_limits
 from fedlib.kernels.histograms import absolute_sums, subtract_siblings
 from fedlib.kernels.splits import Decisions
-
-if TYPE_CHECKING:  # a site does not need the estimators' parameters
-    from fedlib.boosting.settings import Settings
-
 
 ROUNDING = 1e-5  # of a client's weight; gradients are float32
 
@@ -253,17 +250,9 @@ class Training:
     def rule(self) -> SplitRule:
         """The rule for splits by the sums of all clients."""
         settings = self.settings
-        penalty = settings.reg_lambda
-        return SplitRule(
-            self.unit,
-            self.described.reg_lambda if penalty is None else penalty,
-            settings.gamma,
-            settings.min_child_weight,
-            settings.reg_alpha,
-            settings.max_delta_step,
-            any(settings.monotone_constraints),
-            RULES[settings.xgboost_rules].by_weight,
-        )
+        if settings.reg_lambda is None:
+            settings = settings.replaced(reg_lambda=self.described.reg_lambda)
+        return split_rule(self.unit, settings, settings, any(settings.monotone_constraints))
 
     @cached_property
     def monotone(self) -> NDArray[np.int8]:
@@ -361,6 +350,16 @@ def leaves(n_nodes: int, n_bytes: int = 0) -> Decisions:
         np.zeros(n_nodes, bool),
         np.zeros((n_nodes, n_bytes), np.uint8),
     )
+
+
+Columns = TypeVar("Columns", bound=tuple[Any, ...])
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Return a named tuple of arrays, each one part after the other."""
+    make: Any = type(parts[0])
+    whole: Columns = make(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    return whole
 
 
 def finish_round(

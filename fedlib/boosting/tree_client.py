@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.boosting.categories import unknown_categories
-from fedlib.boosting.cuts import Cuts
+from fedlib.boosting.cuts import Cuts, coarse_features
+from fedlib.boosting.descriptions import DescribeTraining
 from fedlib.boosting.first_scores import ResidualSums, SumRoots
-from fedlib.boosting.growing_rows import ROWS_PER_VALUE, GrowingRows
 from fedlib.boosting.histograms import (
     BuildHistograms,
     BuildPackedHistograms,
@@ -29,6 +29,8 @@ from fedlib.boosting.messages import (
     BeginBoosting,
     CandidateSums,
     EvaluateSplits,
+    Growing,
+    HeldOut,
     KeepTrees,
     LeafSums,
     ProposeSplits,
@@ -38,12 +40,12 @@ from fedlib.boosting.messages import (
     unchecked_copy,
 )
 from fedlib.boosting.objectives import OBJECTIVES, sum_in_order
-from fedlib.boosting.row_client import Growing, HeldOut, finite, first_child, new_splits, roots
-from fedlib.boosting.rules import RULES
+from fedlib.boosting.row_client import ROWS_PER_VALUE, GrowingRows, finite, roots
+from fedlib.boosting.rules import split_rule
 from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
 from fedlib.boosting.secure import clipped, gradient_limits, row_sensitivity
 from fedlib.boosting.trees import add_margins
-from fedlib.core.array_types import Floats32, Ints, Ints32
+from fedlib.core.array_types import Bools, Floats32, Ints, Ints32
 from fedlib.core.client import Unanswerable, handles, partitions
 from fedlib.core.messages import Done, Message
 from fedlib.kernels import splits
@@ -74,6 +76,19 @@ class TreeClient(GrowingRows):
 
     open_requests = (DescribeFeatures, BeginBoosting, StartTrees)
 
+    def _description(self, request: DescribeTraining, trains: Bools) -> dict[str, Any]:
+        """Return the fields of a `Description`; kinds of columns that are agreed are left out."""
+        return {
+            "n_features": self.n_features,
+            "n_rows": int(trains.sum()),
+            "learning_rate": self._rate(request.learning_rate),
+            "features": self.features,
+            "kinds": b"" if request.agreed else self.table.rows(self._counted).kinds,
+            "has_margins": self.has_margins,
+            "has_weights": self.has_weights,
+            "n_margins": self.n_margins,
+        }
+
     @handles(BeginBoosting)
     def begin_boosting(self, request: BeginBoosting) -> Done:
         if (n_levels := len(request.levels)) not in (0, self.n_features):
@@ -82,7 +97,7 @@ class TreeClient(GrowingRows):
             )
         if len(request.thresholds):
             self._warn_of_coarse_features(Cuts(request.offsets, request.thresholds))
-        self._cache.pop("keys of values", None)  # not needed any more
+        self._cache.pop("_sorted_keys", None)  # not needed any more
         n, n_outputs = len(self.X), len(request.first_margins)
         before = self.state
         held_out = (0.0, 0)
@@ -98,6 +113,18 @@ class TreeClient(GrowingRows):
             ended=np.full((n_outputs, n), -1, np.int32),
         )
         return Done()
+
+    def _warn_of_coarse_features(self, cuts: Cuts) -> None:
+        if len(cuts.offsets) != self.n_features + 1:
+            return
+        if coarse := coarse_features(self._sorted_keys(), cuts):
+            names = self.features or range(self.n_features)
+            shown = ", ".join(repr(names[f]) for f in coarse)
+            warnings.warn(
+                f"features {shown}: many values fall into one bin, because they differ by less than"
+                " one part in 2**11; let all clients subtract the same number from them",
+                stacklevel=2,
+            )
 
     @handles(ProposeSplits)
     def propose_splits(self, request: ProposeSplits) -> SplitProposals:
@@ -128,15 +155,7 @@ class TreeClient(GrowingRows):
         self, all_rows: Sequence[splits.Rows], state: Growing, request: ProposeSplits
     ) -> splits.Proposals:
         """Return the best splits of each open node; a node belongs to the tree of one output."""
-        rule = SplitRule(
-            2.0**-state.bits,
-            request.reg_lambda,
-            request.gamma,
-            request.min_child_weight,
-            state.reg_alpha,
-            state.max_delta_step,
-            by_weight=RULES[state.xgboost_rules].by_weight,
-        )
+        rule = split_rule(2.0**-state.bits, state, request)
         per_output = [self._best_splits(rows, request, rule) for rows in all_rows]
         proposals: splits.Proposals = per_output[0]
         for others in per_output[1:]:  # no two outputs have a proposal for the same node
@@ -240,7 +259,7 @@ class TreeClient(GrowingRows):
             )
         if not (len(request.values) or request.parents):  # the splits of one level, nothing else
             # Then one pass over the rows moves and sums them.
-            decisions, n_nodes = new_splits(state, request)
+            decisions, n_nodes = state.new_splits(request)
             node, sums, is_possible = sum_rows(state, request, decisions, gradients(state))
             if is_possible:
                 self.state = unchecked_copy(state, node=node, n_nodes=n_nodes)
@@ -288,7 +307,7 @@ class TreeClient(GrowingRows):
             self._binned(state),
             (state.offsets, state.thresholds),
             (state.node, state.ended, self._drawn(state)),
-            (request.decided, decisions, first_child(state, request)),
+            (request.decided, decisions, state.first_child(request)),
             (request.first, request.wanted),
         )
 

@@ -1,17 +1,25 @@
-"""The parameters, the attributes and the figure of rows that clients keep for validation."""
+"""What boosted estimators share beside their own parameters: validation and constraints.
+
+The parameters, the attributes and the figure of rows that clients keep for validation, and the
+constraints on the features of trees.
+"""
 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Annotated
+from numbers import Integral
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.boosting.row_client import RowsClient
 from fedlib.boosting.scores import by_set
+from fedlib.boosting.settings import Constraints, Feature
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.client import Client
 from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalPositiveInt
+from fedlib.core.texts import composed
 from fedlib.protection.estimator import ProtectedFederated
 
 if TYPE_CHECKING:
@@ -137,3 +145,78 @@ class Validated(ProtectedFederated):
         decides = (chosen, name) == (sets[-1], metrics[-1])
         best = self.model_.best_round if decides else None
         return learning_curve(self.evals_result_[chosen][name], name, best=best, ax=ax)
+
+
+class Constrained(ProtectedFederated):
+    """Base class of estimators whose trees can be constrained."""
+
+    _: KW_ONLY
+    monotone_constraints: Annotated[
+        Any,
+        dict,
+        "array-like",
+        None,
+        Kind("dict of str or int to int, or array-like (n_features,) of int"),
+        """
+        1 for a feature in which predictions may only increase, -1 if they may only decrease, else
+        0: one entry per feature, or a mapping of features' names or indices, such as ``{"age":
+        1}``. The command line takes JSON. ``"histogram"`` only.
+        """,
+    ] = None
+    interaction_constraints: Annotated[
+        Any,
+        list,
+        tuple,
+        None,
+        Kind("list of lists of str or int"),
+        """
+        Groups of features, by name or index, that may be on one path of a tree: after a split, the
+        path continues with the features that it has, and with those of every group that contains
+        all of these. A feature of no group is alone on its paths. None: all may be together. The
+        command line takes JSON, such as ``[["age", "sex"], ["bmi"]]``. ``"histogram"`` only.
+        """,
+    ] = None
+
+    def _constraints(self) -> Constraints:
+        """Return the constraints.
+
+        Raises
+        ------
+        ValueError
+            When they are malformed.
+        """
+        return Constraints(self._monotone(), self._interactions())
+
+    def _monotone(self) -> tuple[int, ...] | dict[Feature, int]:
+        given = self.monotone_constraints
+        if given is None:
+            return ()
+        by_feature = isinstance(given, dict)
+        directions = np.asarray(list(given.values()) if by_feature else given)
+        if directions.ndim != 1 or not np.isin(directions, [-1, 0, 1]).all():
+            raise ValueError(
+                f"monotone_constraints must contain one of -1, 0 and 1 per feature; got {given!r}"
+            )
+        plain = tuple(map(int, directions))
+        if not by_feature:
+            return plain
+        features = (_feature(one, "monotone_constraints", given) for one in given)
+        return dict(zip(features, plain, strict=True))
+
+    def _interactions(self) -> tuple[tuple[Feature, ...], ...]:
+        given, name = self.interaction_constraints, "interaction_constraints"
+        groups = () if given is None else given
+        if not all(isinstance(group, list | tuple) for group in groups):
+            raise ValueError(
+                f"{name} must be a list of lists of features, such as [[0, 1], [2]]; got {given!r}"
+            )
+        return tuple(tuple(_feature(one, name, given) for one in group) for group in groups)
+
+
+def _feature(given: Any, parameter: str, value: Any) -> Feature:
+    """Return the name or the index of a feature as a plain value."""
+    if isinstance(given, str):
+        return composed(given)
+    if isinstance(given, Integral) and not isinstance(given, bool | np.bool_):
+        return int(given)
+    raise ValueError(f"{parameter} must contain names or indices of features; got {value!r}")

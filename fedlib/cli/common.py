@@ -14,12 +14,22 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import fields
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import click
 
@@ -104,31 +114,52 @@ def report(text: str, fields: Mapping[str, Any] | None = None, level: int = logg
 
 if TYPE_CHECKING:
     from fedlib.tables.files import SiteFile, Table
-    from fedlib.tables.schema import Schema
+    from fedlib.tables.schema import Report, Schema
+
+
+class OutputFile(click.Path):
+    """The type of a file to write: before the run, its folder must exist and be writable."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not os.access(path.absolute().parent, os.W_OK):
+            self.fail(f"the folder of {path} does not exist or cannot be written to", param, ctx)
+        return path
+
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 EXISTING = click.Path(path_type=Path, dir_okay=False, exists=True, readable=True)
+OUTPUT = OutputFile(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 CLIENT = "client_"  # prefix of the names of options that are arguments of a client
-METAVARS = {"na_values": "WORD", "text": "COLUMN"}  # of options that may be repeated
 
+# Types of parameters that several commands have.
+Flag = Annotated[bool, {"is_flag": True}]
+InputFile = Annotated[Path | None, EXISTING]
+Output = Annotated[Path | None, OUTPUT]
+Data = Annotated[
+    Path, EXISTING, "The file with the rows: .csv, .tsv, .xlsx, .arff, .parquet or .npy."
+]
 
-def check_folder(
-    context: click.Context, parameter: click.Parameter, path: Path | None
-) -> Path | None:
-    """Check before the run that the folder of an output file exists and can be written to."""
-    if path is not None and not os.access(path.absolute().parent, os.W_OK):
-        raise click.BadParameter(f"the folder of {path} does not exist or cannot be written to")
-    return path
+Result = TypeVar("Result")
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an error in writing a file into one line."""
+def in_one_line(
+    *kinds: type[Exception],
+    before: str = "",
+    error_class: Callable[[str], Exception] = click.ClickException,
+) -> Iterator[None]:
+    """Turn errors of these classes into one line, which begins with the text ``before``."""
     try:
         yield
-    except OSError as error:
-        raise click.ClickException(f"{path}: cannot be written: {error}") from error
+    except kinds as error:
+        raise error_class(f"{before}{error}") from error
+
+
+def writing(path: Path) -> AbstractContextManager[None]:
+    """Turn an error in writing a file into one line."""
+    return in_one_line(OSError, before=f"{path}: cannot be written: ")
 
 
 @contextmanager
@@ -160,7 +191,7 @@ def parameter_docs(described: object) -> dict[str, str]:
     ['eps', 'min_samples']
     >>> parameter_docs(ReadOptions)["ids"]
     'The column with the identifiers of the rows.'
-    >>> parameter_docs(check_folder)
+    >>> parameter_docs(in_json)
     {}
     """
     text = inspect.getdoc(described) or ""
@@ -177,41 +208,157 @@ def parameter_docs(described: object) -> dict[str, str]:
     return docs
 
 
-def data_option(existing: click.ParamType = EXISTING) -> click.Option:
-    """Return the option that names the file of rows."""
-    return click.Option(
-        ["--data"],
-        type=existing,
-        required=True,
-        help="The file with the rows: .csv, .tsv, .xlsx, .arff, .parquet or .npy.",
-    )
+TYPES: list[tuple[type, click.ParamType]] = [
+    (bytes, EXISTING),  # a secret is read from a file
+    (bool, click.BOOL),
+    (int, click.INT),
+    (float, click.FLOAT),
+]
 
 
-def reading_options() -> list[click.Option]:
-    """Return one option per field of `ReadOptions`."""
-    docs = parameter_docs(ReadOptions)
-    options = []
-    for field in fields(ReadOptions):
-        flag = f"--{field.name.replace('_', '-')}"
-        settings: dict[str, Any] = {"help": docs[field.name]}
-        if field.name == "header":
-            flag, settings["default"] = f"{flag}/--no-header", None
-        elif isinstance(field.default, int):
-            settings |= {"type": click.INT, "default": field.default}
-        elif field.name in METAVARS:
-            settings |= {"metavar": METAVARS[field.name], "multiple": True}
-        options.append(click.Option([flag], **settings))
+def click_type(types: Collection[Any]) -> click.ParamType:
+    """Return click's type for values of these types."""
+    return next((option for known, option in TYPES if known in types), click.STRING)
+
+
+def flag_of(name: str) -> str:
+    """Return what a user writes for a parameter."""
+    return f"--{name.replace('_', '-').lower()}"
+
+
+def make_option(
+    name: str, default: Any, text: str, kind: click.ParamType, **settings: Any
+) -> click.Option:
+    """Return the option for a parameter.
+
+    Parameters
+    ----------
+    name : str
+    default : object
+        `inspect.Parameter.empty` if the option is required.
+    text : str
+        The help.
+    kind : click.ParamType
+        The type of its values. ``click.BOOL`` has the options ``--name`` and ``--no-name``, unless
+        it is a flag.
+    **settings
+        Further ones of `click.Option`, and ``flag``, what a user writes instead of the name.
+    """
+    flag = settings.pop("flag", flag_of(name))
+    if kind is click.BOOL and "is_flag" not in settings:
+        flag = f"{flag}/--no-{flag[2:]}"
+    if settings.get("multiple") and default is None:
+        default = ()
+    required = default is inspect.Parameter.empty
+    given = {"required": True} if required else {"default": default, "show_default": True}
+    return click.Option([flag, name], type=kind, help=text, **given | settings)
+
+
+def _declared(record: Any) -> Iterator[tuple[inspect.Parameter, Any, list[Any]]]:
+    """Yield the parameters of a record or function, with the type and the metadata of each."""
+    hints = get_type_hints(record, include_extras=True)
+    for name, parameter in inspect.signature(record).parameters.items():
+        annotated = get_origin(hints[name]) is Annotated
+        kind, *notes = get_args(hints[name]) if annotated else [hints[name]]
+        yield parameter, kind, notes
+
+
+def options_of(record: Any, settings: Mapping[str, Any] | None = None) -> list[click.Parameter]:
+    """Return the arguments and options of a command from the parameters of a record or function.
+
+    The metadata of ``Annotated`` say more of a parameter: a text is its help, else the docstring
+    has it; a `click.ParamType` is the type of the values; a dictionary has further settings of
+    `make_option`. A parameter without a text is an argument. One whose type is a dataclass stands
+    for all options of that one, and its metadata may be the function that returns them. A mapping
+    stands for options that are added later.
+
+    Parameters
+    ----------
+    record : callable
+        A function, or the class of a record.
+    settings : mapping of str to mapping, optional
+        Further settings of options by the name of the parameter.
+
+    Examples
+    --------
+    >>> def show(path: Path, *, least: Annotated[int, "The least count."] = 1) -> None:
+    ...     pass
+    >>> [(one.name, one.param_type_name, one.type) for one in options_of(show)]
+    [('path', 'argument', STRING), ('least', 'option', INT)]
+    """
+    docs, options = parameter_docs(record), list[click.Parameter]()
+    for parameter, kind, notes in _declared(record):
+        name = parameter.name
+        more: dict[str, Any] = next((one for one in notes if isinstance(one, dict)), {})
+        more = more | (settings or {}).get(name, {})
+        if is_dataclass(kind):
+            make = notes[0] if notes else options_of
+            options += make(kind)
+        elif get_origin(kind) is not Mapping:
+            text = next((one for one in notes if isinstance(one, str)), docs.get(name, ""))
+            types = [one for one in notes if isinstance(one, click.ParamType)]
+            type_ = types[0] if types else click_type([kind, *get_args(kind)])
+            if text:
+                options.append(make_option(name, parameter.default, text, type_, **more))
+            else:
+                options.append(click.Argument([name], type=type_, **more))
     return options
 
 
-def reading(given: dict[str, Any]) -> ReadOptions:
-    """Take the values of `reading_options` out of those of a command and return them."""
-    values = {field.name: given.pop(field.name) for field in fields(ReadOptions)}
-    words = [word for text in values["na_values"] for word in split_list(text)]
-    try:
-        return ReadOptions(**values | {"na_values": words, "text": values["text"] or None})
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
+# The options of reading, some of which are more than their types say.
+SETTINGS = {
+    "skip_lines": {"show_default": False},
+    "na_values": {"metavar": "WORD", "multiple": True},
+    "text": {"metavar": "COLUMN", "multiple": True},
+}
+Reading = Annotated[ReadOptions, partial(options_of, settings=SETTINGS)]
+
+
+def call_with(record: Callable[..., Result], given: dict[str, Any]) -> Result:
+    """Call a function, or make a record, with the values of its options (`options_of`).
+
+    They are taken out of ``given``, the values of a command.
+    """
+    values: dict[str, Any] = {}
+    for parameter, kind, _ in _declared(record):
+        name = parameter.name
+        if is_dataclass(kind):
+            with in_one_line(ValueError, error_class=click.UsageError):
+                values[name] = call_with(cast("Callable[..., object]", kind), given)
+        elif get_origin(kind) is Mapping:
+            added = {one: given.pop(one) for one in [*given] if one.startswith(CLIENT)}
+            values[name] = {
+                one.removeprefix(CLIENT): value for one, value in added.items() if value is not None
+            }
+        else:
+            values[name] = given.pop(name)
+    if record is ReadOptions:
+        words = [word for text in values["na_values"] for word in split_list(text)]
+        values |= {"na_values": words, "text": values["text"] or None}
+    return record(**values)
+
+
+def command(
+    function: Callable[..., object],
+    name: str = "",
+    command_class: type[click.Command] = click.Command,
+    group: click.Group | None = None,
+    **settings: Any,
+) -> click.Command:
+    """Return the command that calls a function, with options from its parameters (`options_of`).
+
+    It becomes one of the ``group``, if one is given.
+    """
+    made = command_class(
+        name or function.__name__,
+        params=options_of(function),
+        callback=lambda **given: call_with(function, given),
+        help=function.__doc__,
+        **settings,
+    )
+    if group is not None:
+        group.add_command(made)
+    return made
 
 
 def read_file(data: Path, options: ReadOptions) -> SiteFile:
@@ -239,14 +386,18 @@ def read_schema(path: Path | None) -> Schema | None:
         return Schema.read(path)
 
 
+def report_changes(path: Path, changes: Report) -> None:
+    """Tell the operator what a schema changes in a file."""
+    for line in str(changes).splitlines():
+        report(f"{path.name}: {printable(line)}")
+
+
 def check_reading(schema: Schema, options: ReadOptions) -> None:
     """Refuse the options that say something else than a schema."""
     from fedlib.tables.schema.schema import check_options
 
-    try:
+    with in_one_line(ValueError, error_class=click.UsageError):
         check_options(schema, options)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 @contextmanager

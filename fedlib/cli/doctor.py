@@ -6,24 +6,23 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from fedlib.cli.common import extra, naming, read_file, read_token
-from fedlib.cli.join import (
-    JoinCommand,
-    JoinOptions,
-    SiteRows,
-    check_allowed,
-    check_welcome,
-    join_options,
-    read_identity,
-    read_memory,
-    read_policy,
-    read_schema,
+from fedlib.cli.common import (
+    EXISTING,
+    FILE,
+    OUTPUT,
+    check_reading,
+    command,
+    extra,
+    naming,
+    read_file,
 )
+from fedlib.cli.join import JoinCommand, JoinOptions, Site, check_allowed, raw_tables
 from fedlib.core.texts import printable
 
 with extra("http"):
@@ -39,7 +38,8 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-def _examine(**given: Any) -> None:
+@partial(command, command_class=JoinCommand)
+def doctor(options: JoinOptions) -> None:
     """Check whether this site can take part in the run at URL.
 
     It takes the options of `fedlib join` and checks the data, the folders, the token, the way to
@@ -49,7 +49,7 @@ def _examine(**given: Any) -> None:
     not ok.
     """
     failed = False
-    for finding in _findings(JoinOptions.of(given)):
+    for finding in _findings(Site(options)):
         failed = failed or not finding.ok
         click.echo(f"{'ok ' if finding.ok else 'fix'}  {finding.subject}: {_line(finding.text)}")
     click.get_current_context().exit(int(failed))
@@ -59,18 +59,19 @@ def _line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
-def _findings(options: JoinOptions) -> Iterator[Finding]:
+def _findings(site: Site) -> Iterator[Finding]:
     """Yield the results of all checks."""
+    options = site.options
     schema: Schema | None = None
     if options.schema is not None:
-        schema, finding = _read("--schema", lambda: read_schema(options.schema), _columns)
+        schema, finding = _read("--schema", lambda: site.schema, _columns)
         yield finding
         if schema is None:
             return
-    table = yield from (_unchecked(options) if schema is None else _agreed(options, schema))
+    table = yield from (_unchecked(options) if schema is None else _agreed(site, schema))
     if options.eval_data is not None:
-        data, rows = options.eval_data, SiteRows(options, options.secure_key is not None)
-        yield _read("--eval-data", lambda: rows.read(data), _size)[1]
+        data = options.eval_data
+        yield _read("--eval-data", lambda: site.read(data), _size)[1]
     outputs = {"--labels-out": options.labels_out, "--ledger-out": options.ledger_out}
     for option, path in outputs.items():
         if path is not None:
@@ -80,14 +81,13 @@ def _findings(options: JoinOptions) -> Iterator[Finding]:
     rules: Policy | None = None
     if options.policy is not None:
         valid = f"the rules in {options.policy} are valid"
-        rules, finding = _read("--policy", lambda: read_policy(options.policy), lambda _: valid)
+        rules, finding = _read("--policy", lambda: site.rules, lambda _: valid)
         yield finding
-    keys = options.secure_key, options.public_keys
-    if keys != (None, None):
-        yield _read("--secure-key", lambda: read_identity(*keys), _keys)[1]
+    if options.secure_key or options.public_keys:
+        yield _read("--secure-key", lambda: site.identity, _keys)[1]
     known = "what this site remembers about the data can be read"
-    yield _read("memory", lambda: read_memory(options.data, keys[0]), lambda _: known)[1]
-    token, finding = _read("token", lambda: read_token(options.token_file), lambda _: "")
+    yield _read("memory", lambda: site.memory, lambda _: known)[1]
+    token, finding = _read("token", lambda: site.secret, lambda _: "")
     if token is None:
         yield finding
         return
@@ -95,14 +95,7 @@ def _findings(options: JoinOptions) -> Iterator[Finding]:
         yield _privacy(options.token_file)
     welcomes: list[Welcome] = []
     try:
-        yield from diagnose(
-            options.url,
-            token,
-            ca=str(options.ca) if options.ca else None,
-            insecure=options.insecure,
-            proxy=options.proxy,
-            welcomes=welcomes,
-        )
+        yield from diagnose(options.url, token, welcomes=welcomes, **options.link)
     except OSError as error:
         yield Finding("certificate", False, f"--ca {options.ca} cannot be read: {error}")
     except ValueError as error:
@@ -110,7 +103,7 @@ def _findings(options: JoinOptions) -> Iterator[Finding]:
     if table is not None:
         for welcome in welcomes:
             yield from _schema(schema, welcome)
-            yield _protocol(welcome, table, options, rules)
+            yield _protocol(welcome, table, site, rules)
 
 
 def _unchecked(options: JoinOptions) -> Generator[Finding, None, Table | None]:
@@ -129,20 +122,21 @@ def _unchecked(options: JoinOptions) -> Generator[Finding, None, Table | None]:
     return checked[0]
 
 
-def _agreed(options: JoinOptions, schema: Schema) -> Generator[Finding, None, Table | None]:
+def _agreed(site: Site, schema: Schema) -> Generator[Finding, None, Table | None]:
     """Name what in the data the schema does not accept; return the rows as the run has them."""
+    options = site.options
     with suppress(ValueError):  # the next check reports it
         for problem in schema.check(options.data, sheet=options.reading.sheet).problems:
             yield Finding("data", False, problem)
-    rows = SiteRows(options, options.secure_key is not None)
-    checked = _read("data", lambda: rows.read(options.data), _size)
+    check_reading(schema, options.reading)
+    checked = _read("data", lambda: site.read(options.data), _size)
     yield checked[1]
     return checked[0]
 
 
 def _table(file: SiteFile, options: JoinOptions) -> Table:
     """Return the rows that the run would take."""
-    raw = options.raw
+    raw = raw_tables(options.protocol)
     with naming(options.data):
         return file.table(raw)
 
@@ -207,15 +201,13 @@ def _privacy(file: Path) -> Finding:
     return Finding("--token-file", True, f"only its owner can read {file}")
 
 
-def _protocol(
-    welcome: Welcome, table: Table, options: JoinOptions, policy: Policy | None
-) -> Finding:
+def _protocol(welcome: Welcome, table: Table, site: Site, policy: Policy | None) -> Finding:
     """Check that the rules and options allow the run of the server, and that the data fit it."""
     from fedlib.sites.site import make_client
 
-    served = welcome.protocol
+    served, options = welcome.protocol, site.options
     try:
-        check_welcome(welcome, options)
+        site.check_welcome(welcome)
         check_allowed(policy, served)
         make_client(
             served, table, options.arguments, agreed=options.protocol, passive=options.passive
@@ -225,6 +217,6 @@ def _protocol(
     return Finding("protocol", True, f"the data fit {served}")
 
 
-doctor = JoinCommand(
-    "doctor", params=join_options(checked=False), callback=_examine, help=_examine.__doc__
-)
+# It says itself which files are missing, and which folders cannot be written.
+for one in doctor.params:
+    one.type = FILE if one.type in (EXISTING, OUTPUT) else one.type

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import click
 import numpy as np
 
-from fedlib.cli.join import JoinCommand, JoinOptions, join, take_part
+from fedlib.cli.common import Flag, command
+from fedlib.cli.join import JoinCommand, JoinOptions, Patience, take_part
 from fedlib.core.estimator import Federated
 from fedlib.core.messages import Message, encode
 from fedlib.core.registry import protocols, wrappers
 from fedlib.core.texts import printable
 
 
-@click.command("protocols")
-@click.option("--names", is_flag=True, help="List the names only.")
-def list_protocols(names: bool) -> None:
+@partial(command, name="protocols")
+def list_protocols(names: Annotated[Flag, "List the names only."] = False) -> None:
     """List the protocols and their disclosures."""
     listed: dict[str, type[Federated]] = {**protocols()}
     if not names:
@@ -48,13 +48,18 @@ def messages_of(estimator: type[Federated]) -> list[tuple[type[Message], type[Me
 MAX_VALUES = 200  # of an array with more values, only the first and the last are shown
 
 
-def _inspect(confirm: bool, **given: Any) -> None:
+@partial(command, name="inspect", command_class=JoinCommand)
+def inspect_command(
+    options: JoinOptions,
+    patience: Patience = 30.0,
+    confirm: Annotated[Flag, "Ask before each reply is sent."] = False,
+) -> None:
     """Take part in a run and see every reply before it is sent.
 
     The URL and the options are those of `fedlib join`. With --confirm, a reply is sent only if you
     agree. Otherwise the request is declined, and the server receives the reason `review`.
     """
-    take_part(JoinOptions.of(given), partial(review, confirm=confirm))
+    take_part(options, patience, partial(review, confirm=confirm))
 
 
 def review(request: Message, reply: Message, *, confirm: bool) -> bool:
@@ -89,14 +94,3 @@ def as_text(message: Message) -> str:
         elif value != ():
             lines.append(f"  {name} {printable(str(value))}")
     return "\n".join(lines)
-
-
-inspect_command = JoinCommand(
-    "inspect",
-    params=[
-        *join.params,
-        click.Option(["--confirm"], is_flag=True, help="Ask before each reply is sent."),
-    ],
-    callback=_inspect,
-    help=_inspect.__doc__,
-)

@@ -20,14 +20,14 @@ from fedlib.core.texts import printable
 # the list of commands imports none of them.
 COMMANDS = {
     "doctor": ("doctor", "doctor", "Check whether this site can take part in the run at URL."),
-    "flower": ("flower", "flower", "Run the protocols on Flower."),
+    "flower": ("preparation", "flower", "Run the protocols on Flower."),
     "inspect": (
         "inspect",
         "inspect_command",
         "Take part in a run and see every reply before it is sent.",
     ),
     "join": ("join", "join", "Take part in the run at URL as one site."),
-    "ledger": ("ledger", "show_ledger", "Print the ledger of the run in a journal."),
+    "ledger": ("memory", "show_ledger", "Print the ledger of the run in a journal."),
     "memory": (
         "memory",
         "memory",
@@ -37,9 +37,9 @@ COMMANDS = {
     "protocols": ("inspect", "list_protocols", "List the protocols and their disclosures."),
     "schema": ("schema", "schema", "Draft the schema of a study, or check rows against it."),
     "serve": ("serve", "serve", "Wait for the sites, run a protocol, write model and ledger."),
-    "token": ("tokens", "token", "Create a secret token for each client NAME."),
+    "token": ("preparation", "token", "Create a secret token for each client NAME."),
     "unit": (
-        "unit",
+        "preparation",
         "unit",
         "Print a hardened systemd unit that runs `fedlib serve` or `fedlib join`.",
     ),

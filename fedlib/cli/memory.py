@@ -1,31 +1,32 @@
-"""``fedlib memory``: what a site remembers about its rows over all runs, and its lock."""
+"""``fedlib memory`` and ``fedlib ledger``: what a site remembers, and what a run has sent."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import click
 
-from fedlib.cli.common import EXISTING
+from fedlib.cli.common import EXISTING, Flag, InputFile, Output, command, in_one_line, writing
 from fedlib.core.texts import printable
 
 
-@click.command()
-@click.argument("data", type=EXISTING)
-@click.option("--secure-key", type=EXISTING, help="This site's private key NAME.key.")
-@click.option(
-    "--unlock",
-    is_flag=True,
-    help="Let the site take part in protected runs again after one has failed unexpectedly. Repair"
-    " the cause first: each failure is a bit about the rows.",
-)
-@click.option(
-    "--forget-sums",
-    is_flag=True,
-    help="Let equal secure sums be over other sites than before. Their difference is the values of"
-    " the sites that are not in both.",
-)
-def memory(data: Path, secure_key: Path | None, unlock: bool, forget_sums: bool) -> None:
+@command
+def memory(
+    data: Annotated[Path, EXISTING],
+    secure_key: Annotated[InputFile, "This site's private key NAME.key."] = None,
+    unlock: Annotated[
+        Flag,
+        "Let the site take part in protected runs again after one has failed unexpectedly. Repair"
+        " the cause first: each failure is a bit about the rows.",
+    ] = False,
+    forget_sums: Annotated[
+        Flag,
+        "Let equal secure sums be over other sites than before. Their difference is the values of"
+        " the sites that are not in both.",
+    ] = False,
+) -> None:
     """Print what this site remembers about the rows in DATA, or unlock the site.
 
     The memory is a file in $FEDLIB_STATE, by default ~/.local/state/fedlib. It belongs to the
@@ -37,7 +38,7 @@ def memory(data: Path, secure_key: Path | None, unlock: bool, forget_sums: bool)
     from fedlib.protection.privacy.accounting import sums_of
     from fedlib.protection.secure.identities import KeyMemory
 
-    try:
+    with in_one_line(OldMemory, OSError, ValueError):
         kept = TableMemory.of_file(data, secure_key)
         if forget_sums:
             kept.forget("sum")
@@ -49,8 +50,6 @@ def memory(data: Path, secure_key: Path | None, unlock: bool, forget_sums: bool)
             for lock in locks
             if lock is not None and lock.path.exists()
         }
-    except (OldMemory, OSError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
     epsilon, rho = sums_of(charges)
     losses = f"epsilon={shown(epsilon)} and rho={shown(rho)}"
     click.echo(f"memory: {kept.path}")
@@ -66,3 +65,26 @@ def memory(data: Path, secure_key: Path | None, unlock: bool, forget_sums: bool)
         if unlock:
             path.unlink()
         click.echo("unlocked" if unlock else "the site is locked; see --unlock")
+
+
+@partial(command, name="ledger")
+def show_ledger(
+    journal: Annotated[Path, EXISTING],
+    out: Annotated[Output, "Write to this file (CSV) instead of printing."] = None,
+) -> None:
+    """Print the ledger of the run in a journal.
+
+    JOURNAL is a file that `fedlib serve --journal` writes. It has all messages up to now, even if
+    the server has died.
+    """
+    from fedlib.core.journal import read_ledger
+    from fedlib.tables.columns import csv_bytes
+    from fedlib.tables.files import write_file
+
+    with in_one_line(ValueError):
+        table = csv_bytes(read_ledger(journal).to_frame())
+    if out is None:
+        click.echo(table.decode(), nl=False)
+    else:
+        with writing(out):
+            write_file(out, table)

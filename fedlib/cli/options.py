@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from fedlib.cli.common import CLIENT, EXISTING, parameter_docs
+from fedlib.cli.common import CLIENT, EXISTING, click_type, flag_of, make_option, parameter_docs
 from fedlib.core.aggregation import AgreedColumns
 from fedlib.core.estimator import Federated
 from fedlib.core.parameters import Interval, StrOptions
@@ -23,13 +23,6 @@ from fedlib.tables.alignment import check_alignable
 from fedlib.tables.files import read_array
 from fedlib.tables.pipeline.federated import FederatedPipeline, check_wrapped
 from fedlib.tables.schema import Schema
-
-TYPES: list[tuple[type, click.ParamType]] = [
-    (bytes, EXISTING),  # a secret is read from a file
-    (bool, click.BOOL),
-    (int, click.INT),
-    (float, click.FLOAT),
-]
 
 
 class Parameter(click.ParamType):
@@ -136,14 +129,20 @@ def parameter_options(declared: type[Any]) -> list[click.Option]:
     A function has none, because no text is one, nor has ``warm_start``, because each process starts
     without a model.
     """
-    docs = parameter_docs(declared)
+    docs, constraints = parameter_docs(declared), declared._parameter_constraints
     return [
-        _parameter_option(
-            parameter, declared._parameter_constraints.get(name, []), docs.get(name, "")
+        make_option(
+            name, parameter.default, docs.get(name, ""), _parameter_type(constraints.get(name, []))
         )
         for name, parameter in inspect.signature(declared).parameters.items()
-        if declared._parameter_constraints.get(name) != [callable, None] and name != "warm_start"
+        if constraints.get(name) != [callable, None] and name != "warm_start"
     ]
+
+
+def _parameter_type(constraints: Sequence[Any]) -> click.ParamType:
+    kind = Parameter(constraints)
+    boolean = "boolean" in constraints and not (kind.options or kind.numbers)
+    return click.BOOL if boolean else kind
 
 
 def pipeline_options(estimator: type[Federated]) -> list[click.Option]:
@@ -187,21 +186,6 @@ def validation_options(
     return [flag, *further]
 
 
-def _parameter_option(
-    parameter: inspect.Parameter, constraints: Sequence[Any], text: str
-) -> click.Option:
-    flag = _flag(parameter.name)
-    settings: dict[str, Any] = {"help": text, "show_default": True}
-    if parameter.default is inspect.Parameter.empty:
-        settings["required"] = True
-    else:
-        settings["default"] = parameter.default
-    kind = Parameter(constraints)
-    if "boolean" in constraints and not (kind.options or kind.numbers):
-        return click.Option([f"{flag}/--no-{flag[2:]}", parameter.name], **settings)
-    return click.Option([flag, parameter.name], type=kind, **settings)
-
-
 def client_options() -> list[click.Option]:
     """Return one option per argument that the clients of any protocol take besides their data.
 
@@ -220,15 +204,9 @@ def client_options() -> list[click.Option]:
     for name, (kind, text) in described.items():
         text = f"A file that contains: {text}" if kind is EXISTING else text
         text = f"{text.rstrip('.')}; for {', '.join(users[name])}."
-        options.append(click.Option([_flag(name), CLIENT + name], type=kind, help=text))
+        options.append(make_option(CLIENT + name, None, text, kind, flag=flag_of(name)))
     return options
 
 
 def _client_type(name: str, types: set[Any]) -> click.ParamType:
-    if name == "random_state" and Any in types:
-        return click.INT
-    return next((option for known, option in TYPES if known in types), click.STRING)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-').lower()}"
+    return click.INT if name == "random_state" and Any in types else click_type(types)

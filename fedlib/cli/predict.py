@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import numpy as np
 
 from fedlib.cli.common import (
     EXISTING,
-    FILE,
-    check_folder,
+    OUTPUT,
+    Data,
+    Flag,
+    InputFile,
+    Reading,
     check_reading,
-    data_option,
+    command,
+    in_one_line,
     naming,
     read_rows,
     read_schema,
-    reading,
-    reading_options,
-    report,
+    report_changes,
     writing,
 )
 from fedlib.core.client import roles_of
@@ -37,13 +39,25 @@ if TYPE_CHECKING:
     from fedlib.tables.streams import ReadOptions
 
 
-def _predict(
-    model: Path,
-    data: Path,
-    labels_out: Path,
-    probabilities: bool,
-    schema: Path | None,
-    **given: Any,
+@command
+def predict(
+    model: Annotated[Path, EXISTING],
+    data: Data,
+    reading: Reading,
+    *,
+    schema: Annotated[
+        InputFile,
+        "This site's copy of the schema of the run (JSON), if its files are written in another way:"
+        " separator, decimal character, encoding. By default that of the model.",
+    ] = None,
+    labels_out: Annotated[
+        Path,
+        OUTPUT,
+        "Write the cluster or class of each row, in the order of the rows: .csv or .npy.",
+    ],
+    probabilities: Annotated[
+        Flag, "Also write one column per cluster or class with its probability (CSV only)."
+    ] = False,
 ) -> None:
     """Write the clusters or classes of new rows.
 
@@ -54,19 +68,17 @@ def _predict(
     """
     if probabilities and labels_out.suffix == ".npy":
         raise click.UsageError("--probabilities needs a .csv file for --labels-out")
-    try:
+    with in_one_line(ModelFileError):
         estimator = load(model)
-    except ModelFileError as error:
-        raise click.ClickException(str(error)) from error
     for method in ["predict", *(["predict_proba"] if probabilities else [])]:
         if not hasattr(estimator, method):
             lacking = "predictions for new rows" if method == "predict" else "probabilities"
             raise click.ClickException(f"{estimator.name} has no {lacking}")
-    options, agreed = reading(given), _copy_of(getattr(estimator, "schema", None), schema)
+    agreed = _copy_of(getattr(estimator, "schema", None), schema)
     if agreed is None:
-        table = read_rows(data, options, getattr(estimator.client_class, "raw", False))
+        table = read_rows(data, reading, getattr(estimator.client_class, "raw", False))
     else:
-        table = _agreed(estimator, agreed, data, options)
+        table = _agreed(estimator, agreed, data, reading)
         estimator = copy(estimator)
         setattr(estimator, "schema", None)  # noqa: B010 - the rows have the agreed form already
     more: dict[str, Any] = {}
@@ -109,8 +121,7 @@ def _agreed(estimator: Federated, schema: Schema, data: Path, options: ReadOptio
         if options.ids is not None or schema.identifier in changes.ignored:
             new = schema.of_new_rows("base_margin", "identifier")
             table, changes = new.apply(data, protected, sheet=options.sheet)
-    for line in str(changes).splitlines():
-        report(f"{data.name}: {printable(line)}")
+    report_changes(data, changes)
     return table
 
 
@@ -119,33 +130,3 @@ def _probabilities(estimator: Federated, X: Any, **more: Any) -> dict[str, np.nd
     shares = estimator.predict_proba(X, **more)
     classes = getattr(estimator, "classes_", range(shares.shape[1]))
     return {f"probability_{name}": shares[:, i] for i, name in enumerate(classes)}
-
-
-predict = click.Command(
-    "predict",
-    params=[
-        click.Argument(["model"], type=EXISTING),
-        data_option(),
-        *reading_options(),
-        click.Option(
-            ["--schema"],
-            type=EXISTING,
-            help="This site's copy of the schema of the run (JSON), if its files are written in"
-            " another way: separator, decimal character, encoding. By default that of the model.",
-        ),
-        click.Option(
-            ["--labels-out"],
-            type=FILE,
-            required=True,
-            callback=check_folder,
-            help="Write the cluster or class of each row, in the order of the rows: .csv or .npy.",
-        ),
-        click.Option(
-            ["--probabilities"],
-            is_flag=True,
-            help="Also write one column per cluster or class with its probability (CSV only).",
-        ),
-    ],
-    callback=_predict,
-    help=_predict.__doc__,
-)

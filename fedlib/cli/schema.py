@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import click
 
-from fedlib.cli.common import EXISTING, FILE, check_folder, naming, writing
+from fedlib.cli.common import EXISTING, OUTPUT, command, naming, writing
 
-SHEET = click.option("--sheet", help="The sheet of an Excel file; needed if there are several.")
+Sheet = Annotated[str | None, "The sheet of an Excel file; needed if there are several."]
 
 
 @click.group()
@@ -20,29 +22,18 @@ def schema() -> None:
     """
 
 
-@schema.command("draft")
-@click.argument("data", type=EXISTING)
-@click.option(
-    "--out",
-    type=FILE,
-    callback=check_folder,
-    default="schema.json",
-    show_default=True,
-    help="The file to write; an existing one is not replaced.",
-)
-@click.option("--target", help="The column with the classes.")
-@click.option("--ids", help="The column with the identifiers of the rows.")
-@click.option("--weight", help="The column with the weights.")
-@SHEET
-@click.option("--name", default="study", show_default=True, help="The name of the study.")
+@partial(command, group=schema)
 def draft(
-    data: Path,
-    out: Path,
-    target: str | None,
-    ids: str | None,
-    weight: str | None,
-    name: str,
-    sheet: str | None,
+    data: Annotated[Path, EXISTING],
+    *,
+    out: Annotated[Path, OUTPUT, "The file to write; an existing one is not replaced."] = Path(
+        "schema.json"
+    ),
+    target: Annotated[str | None, "The column with the classes."] = None,
+    ids: Annotated[str | None, "The column with the identifiers of the rows."] = None,
+    weight: Annotated[str | None, "The column with the weights."] = None,
+    sheet: Sheet = None,
+    name: Annotated[str, "The name of the study."] = "study",
 ) -> None:
     """Write the draft of a schema for the rows in DATA.
 
@@ -78,11 +69,12 @@ def draft(
             click.echo(f"fix   {line}")
 
 
-@schema.command("check")
-@click.argument("file", metavar="SCHEMA", type=EXISTING)
-@click.argument("data", type=EXISTING)
-@SHEET
-def check(file: Path, data: Path, sheet: str | None) -> None:
+@partial(command, group=schema)
+def check(
+    file: Annotated[Path, EXISTING, {"metavar": "SCHEMA"}],
+    data: Annotated[Path, EXISTING],
+    sheet: Sheet = None,
+) -> None:
     """Check whether the rows in DATA fit SCHEMA.
 
     Each line names a column, the count of its cells that do not fit, and the first rows with them,

@@ -8,22 +8,26 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import numpy as np
 
 from fedlib.cli.common import (
-    EXISTING,
-    FILE,
     FOLDER,
-    check_folder,
+    Flag,
+    InputFile,
+    Output,
+    call_with,
     extra,
     in_json,
+    in_one_line,
+    options_of,
     report,
     writing,
 )
@@ -33,7 +37,7 @@ from fedlib.cli.options import (
     pipeline_options,
     validation_options,
 )
-from fedlib.cli.tokens import make_tokens, read_clients
+from fedlib.cli.preparation import make_tokens, read_clients
 from fedlib.core.estimator import Federated
 from fedlib.core.journal import JournalError, run_id
 from fedlib.core.ledger import Ledger
@@ -75,11 +79,11 @@ class ProtocolCommands(click.Group):
             )
             schema = chosen.get("schema") or rules.get("schema")
             served = _validate(_wrap(estimator(**chosen), rules), validation)
-            run_server(served, schema=schema, **values)
+            run_server(served, schema, call_with(ServeOptions, values))
 
         summary = (inspect.getdoc(estimator) or "").partition("\n")[0]
         text = f"Serve one run of {cmd_name}.\n\n{summary}"
-        params = [*parameters, *further, *validates, *OPTIONS]
+        params = [*parameters, *further, *validates, *options_of(ServeOptions)]
         return click.Command(cmd_name, params=params, callback=run, help=text, short_help=summary)
 
 
@@ -114,115 +118,78 @@ def _validate(estimator: Federated, values: dict[str, Any]) -> Federated:
     return LeaveOneSiteOut(estimator, **values)
 
 
-LIMITS = parameter_options(Limits)
-OPTIONS: list[click.Parameter] = [
-    click.Option(
-        ["--clients", "n_clients"],
-        type=click.IntRange(1, 10_000),
-        help="The number N of sites. Tokens are created for site-1 to site-N if they have none.",
-    ),
-    click.Option(
-        ["--token-dir"],
-        type=FOLDER,
-        default="tokens",
-        show_default=True,
-        help="The folder in which --clients writes tokens.",
-    ),
-    click.Option(
-        ["--tokens"], type=EXISTING, help="The file clients.json that fedlib token has written."
-    ),
-    click.Option(
-        ["--bind"], default="127.0.0.1:8080", show_default=True, help="Host and port to listen on."
-    ),
-    click.Option(["--cert"], type=EXISTING, help="The server's certificate chain (PEM), for TLS."),
-    click.Option(["--key"], type=EXISTING, help="The certificate's private key (PEM)."),
-    click.Option(["--insecure"], is_flag=True, help="Allow plain HTTP beyond this machine."),
-    click.Option(
-        ["--min-clients"],
-        type=click.IntRange(1),
-        help="The number of sites that must remain until the end.  [default: all]",
-    ),
-    *LIMITS,
-    click.Option(
-        ["--journal"],
-        type=FILE,
-        callback=check_folder,
-        help="Record the run in this file. If the server dies, the same command continues it.",
-    ),
-    click.Option(
-        ["--linger"],
-        type=click.FloatRange(0),
-        default=0.0,
-        show_default=True,
-        help="Seconds to listen after the run, for the status page and for sites that return.",
-    ),
-    click.Option(
-        ["--status-page/--no-status-page"],
-        default=True,
-        show_default=True,
-        help="Show names, steps and sizes, but no data, at / to anyone who can connect.",
-    ),
-    click.Option(
-        ["--monitor", "monitors"],
-        multiple=True,
-        metavar="ADDRESS",
-        help="Answer /health and /metrics (Prometheus) to this address or network, such as"
-        " 127.0.0.1 or 10.0.0.0/8; can be repeated.  [default: none]",
-    ),
-    click.Option(
-        ["--host", "hosts"],
-        multiple=True,
-        metavar="NAME",
-        help="Show the status page and the metrics also to callers that call the server by this"
-        " name, such as fedlib.example.org; can be repeated.  [default: localhost and addresses]",
-    ),
-    click.Option(
-        ["--model-out"],
-        type=FILE,
-        callback=check_folder,
-        help="Write the model: .npz (NumPy) or .json.",
-    ),
-    click.Option(
-        ["--ledger-out"], type=FILE, callback=check_folder, help="Write the ledger (CSV)."
-    ),
-]
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """What the operator of a server says about a run, besides the parameters of the protocol."""
+
+    n_clients: Annotated[
+        int | None,
+        click.IntRange(1, 10_000),
+        "The number N of sites. Tokens are created for site-1 to site-N if they have none.",
+        {"flag": "--clients"},
+    ] = None
+    token_dir: Annotated[Path, FOLDER, "The folder in which --clients writes tokens."] = Path(
+        "tokens"
+    )
+    tokens: Annotated[InputFile, "The file clients.json that fedlib token has written."] = None
+    bind: Annotated[str, "Host and port to listen on."] = "127.0.0.1:8080"
+    cert: Annotated[InputFile, "The server's certificate chain (PEM), for TLS."] = None
+    key: Annotated[InputFile, "The certificate's private key (PEM)."] = None
+    insecure: Annotated[Flag, "Allow plain HTTP beyond this machine."] = False
+    min_clients: Annotated[
+        int | None,
+        click.IntRange(1),
+        "The number of sites that must remain until the end.  [default: all]",
+    ] = None
+    limits: Annotated[Limits, parameter_options]
+    journal: Annotated[
+        Output,
+        "Record the run in this file. If the server dies, the same command continues it.",
+    ] = None
+    linger: Annotated[
+        float,
+        click.FloatRange(0),
+        "Seconds to listen after the run, for the status page and for sites that return.",
+    ] = 0.0
+    status_page: Annotated[
+        bool, "Show names, steps and sizes, but no data, at / to anyone who can connect."
+    ] = True
+    monitors: Annotated[
+        Sequence[str],
+        "Answer /health and /metrics (Prometheus) to this address or network, such as 127.0.0.1 or"
+        " 10.0.0.0/8; can be repeated.  [default: none]",
+        {"flag": "--monitor", "metavar": "ADDRESS", "multiple": True},
+    ] = ()
+    hosts: Annotated[
+        Sequence[str],
+        "Show the status page and the metrics also to callers that call the server by this name,"
+        " such as fedlib.example.org; can be repeated.  [default: localhost and addresses]",
+        {"flag": "--host", "metavar": "NAME", "multiple": True},
+    ] = ()
+    model_out: Annotated[Output, "Write the model: .npz (NumPy) or .json."] = None
+    ledger_out: Annotated[Output, "Write the ledger (CSV)."] = None
 
 
-def run_server(
-    estimator: Federated,
-    *,
-    schema: Schema | None,
-    n_clients: int | None,
-    token_dir: Path,
-    tokens: Path | None,
-    min_clients: int | None,
-    journal: Path | None,
-    linger: float,
-    model_out: Path | None,
-    ledger_out: Path | None,
-    **options: Any,
-) -> None:
+def run_server(estimator: Federated, schema: Schema | None, options: ServeOptions) -> None:
     """Serve one run. The ledger is written even if the run fails.
 
     With a journal, an interrupted run can be continued: the sites receive no outcome and keep
     calling.
     """
-    if (n_clients is None) == (tokens is None):
+    tokens, journal, model_out = options.tokens, options.journal, options.model_out
+    if (options.n_clients is None) == (tokens is None):
         raise click.UsageError("name the sites with either --clients or --tokens")
-    try:
+    with in_one_line(ValueError, error_class=click.UsageError):
         estimator.protocol()
-        options["limits"] = Limits(**{str(one.name): options.pop(str(one.name)) for one in LIMITS})
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    clients = read_clients(tokens) if tokens else _site_tokens(n_clients or 0, token_dir)
-    if min_clients is not None and min_clients > len(clients):
+    clients = read_clients(tokens) if tokens else _site_tokens(options)
+    if options.min_clients is not None and options.min_clients > len(clients):
         raise click.UsageError(
             f"--min-clients must be at most {len(clients)}, the number of clients;"
-            f" got {min_clients}"
+            f" got {options.min_clients}"
         )
-    with _reporting_journal():
+    with in_one_line(JournalError, OSError):
         run = run_id(journal) if journal else None
-    transport = _listen(estimator, clients, {**options, "run": run, "schema": schema})
+    transport = _listen(estimator, clients, options, run=run, schema=schema)
     outcome = None if journal else "stopped"
     try:
         report(
@@ -230,9 +197,9 @@ def run_server(
             {"protocol": estimator.name, "url": transport.url},
         )
         if tokens is None:
-            report(f"each site's token: {token_dir}{os.sep}site-N.token")
+            report(f"each site's token: {options.token_dir}{os.sep}site-N.token")
         with _progress(transport):
-            estimator.fit(transport, min_clients=min_clients, journal=journal)
+            estimator.fit(transport, min_clients=options.min_clients, journal=journal)
             transport.finish()
             outcome = "finished"
         if table := estimator.report():
@@ -246,60 +213,50 @@ def run_server(
         if journal is None:
             raise
         raise click.ClickException(f"{journal}: cannot be written: {error}") from error
-    except TooFewClients as error:
-        outcome = "stopped"
-        _report_lost(transport)
-        raise click.ClickException(printable(str(error))) from error
     except ModelFileError as error:
         raise click.ClickException(f"{model_out}: {error}") from error
-    except ValueError as error:
+    except (TooFewClients, ValueError) as error:
         outcome = "stopped"
+        if isinstance(error, TooFewClients):
+            _report_lost(transport)
         raise click.ClickException(printable(str(error))) from error
     finally:
         if outcome:
             transport.finish(outcome)
         try:
-            if ledger_out:
-                with writing(ledger_out):
+            if options.ledger_out:
+                with writing(options.ledger_out):
                     ledger = transport.ledger or Ledger()
-                    write_file(ledger_out, csv_bytes(ledger.to_frame()))
-            time.sleep(linger if outcome and sys.exc_info()[0] is not KeyboardInterrupt else 0)
+                    write_file(options.ledger_out, csv_bytes(ledger.to_frame()))
+            interrupted = sys.exc_info()[0] is KeyboardInterrupt
+            time.sleep(options.linger if outcome and not interrupted else 0)
         finally:
             transport.close(outcome)
             if outcome is None and sys.exc_info()[0] is KeyboardInterrupt:
                 report(f"the same command continues the run from {journal}")
 
 
-@contextmanager
-def _reporting_journal() -> Iterator[None]:
-    """Turn an error in reading the journal into one line."""
-    try:
-        yield
-    except (JournalError, OSError) as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _listen(estimator: Federated, clients: dict[str, str], options: dict[str, Any]) -> HTTP:
-    """Return a transport that listens."""
+def _listen(
+    estimator: Federated, clients: dict[str, str], options: ServeOptions, **more: Any
+) -> HTTP:
+    """Return a transport that listens; ``more`` are further arguments of it."""
     with extra("http"):
         from fedlib.transports.http import HTTP
-    for file in ("cert", "key"):
-        options[file] = options[file] and str(options[file])
     parameters = {name: _summary(value) for name, value in estimator.get_params().items()}
-    try:
-        inner = innermost(estimator)
+    same = ("bind", "limits", "insecure", "status_page", "monitors", "hosts")
+    more |= {name: getattr(options, name) for name in same}
+    inner, unusable = innermost(estimator), in_one_line(ValueError, error_class=click.UsageError)
+    with in_one_line(OSError, before=f"{options.bind}: "), unusable:
         return HTTP(
             clients,
             protocol=estimator.name,
             parameters=parameters,
             protected=is_protected(inner),
             secure=bool(getattr(inner, "secure", False)),
-            **options,
+            cert=str(options.cert) if options.cert else None,
+            key=str(options.key) if options.key else None,
+            **more,
         )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    except OSError as error:
-        raise click.ClickException(f"{options['bind']}: {error}") from error
 
 
 def _summary(value: object) -> object:
@@ -310,8 +267,9 @@ def _summary(value: object) -> object:
     return str(value) if isinstance(value, Federated) else value
 
 
-def _site_tokens(n_clients: int, folder: Path) -> dict[str, str]:
+def _site_tokens(options: ServeOptions) -> dict[str, str]:
     """Return the digests of the tokens of site-1 to site-N; existing tokens remain valid."""
+    folder, n_clients = options.token_dir, options.n_clients or 0
     path = folder / "clients.json"
     clients = read_clients(path) if path.exists() else {}
     names = [f"site-{i}" for i in range(1, n_clients + 1)]

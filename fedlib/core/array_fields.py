@@ -149,6 +149,22 @@ def _equal_lengths(kind: type) -> tuple[tuple[str, int, str, int, str], ...]:
     return tuple(equal)
 
 
+def check_lengths(value: Any, lengths: Mapping[str, int]) -> None:
+    """Check that the axes of the array fields have these lengths, by their names.
+
+    Raises
+    ------
+    MessageError
+        When an axis has another length.
+    """
+    kind: type = type(value)
+    for field, array in arrays(kind).items() if lengths else ():
+        for axis, length in zip(array.axes, getattr(value, field).shape, strict=True):
+            if length != (wanted := lengths.get(axis, length)):
+                text = f"{kind.__name__}.{field} has {length} {axis}, {wanted} were requested"
+                raise MessageError(text)
+
+
 def check_indices(value: Any, lengths: Mapping[str, int]) -> None:
     """Check the fields that are indices into something of the reader, which has these lengths.
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any
 
@@ -25,7 +24,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.core.array_types import Bools, Bytes, Floats, Ints
-from fedlib.core.labels import DATE, check_characters, numbers_in_form
+from fedlib.core.labels import DATE, check_characters, kind_of, numbers_in_form, plain_number
 from fedlib.core.names import as_table, check_axes, feature_names, order
 from fedlib.core.texts import composed
 
@@ -37,6 +36,7 @@ MAX_TEXT = 200  # characters of a category
 # What programs write for "no value"; in a column of numbers these words are gaps.
 GAP_WORDS = {"na", "n/a", "nan", "null", "none", "nil", ".", "-", "--", "?", "#n/a"}
 TRUTH = {"true": "True", "false": "False"}
+READABLE = {"text", "number", "truth value"}  # kinds of values, see `kind_of`
 REPLACE = "replace it by a number or a gap, or leave the row out"
 # A text column is one of identifiers if it has more distinct texts, and if this fraction of its
 # texts are distinct.
@@ -329,8 +329,8 @@ def read_column(
         )
     values = column[column.notna().to_numpy()].to_numpy(object)
     values = values[values != ""]
-    kinds = {_kind(value) for value in values}
-    if as_text and "text" in kinds and kinds <= {"text", "number", "truth value"}:
+    kinds = {kind_of(value) for value in values}
+    if as_text and "text" in kinds and kinds <= READABLE:
         return _texts(column, label)
     if kinds <= {"text"}:
         numbers = _numbers_with_words(column, values, label)
@@ -346,41 +346,23 @@ def read_column(
             f"column {label!r} must contain numbers or text, got bytes; decode them with"
             f" X[{label!r}].str.decode('utf-8')"
         )
-    if "other" in kinds:
-        other = next(value for value in values if _kind(value) == "other")
-        raise _unknown(label, type(other).__name__)
-    odd = next((value for value in values if _kind(value) not in ("number", "text")), None)
-    odd = next(value for value in values if _kind(value) != "number") if odd is None else odd
+    if not kinds <= READABLE:
+        raise _unknown(label, next(kind for kind in map(kind_of, values) if kind not in READABLE))
+    other = "truth value" if "truth value" in kinds else "text"
+    odd = next(value for value in values if kind_of(value) == other)
     raise ValueError(
         f"column {label!r} must contain either numbers or text, got both, such as"
         f" {str(odd)[:40]!r}; leave cells without a value empty"
     )
 
 
-def _kind(value: object) -> str:
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, bool | np.bool_):
-        return "truth value"
-    if isinstance(value, np.timedelta64) or hasattr(value, "total_seconds"):
-        return "duration"
-    if isinstance(value, Real | Decimal):
-        return "number"
-    if isinstance(value, bytes):
-        return "bytes"
-    return "date" if isinstance(value, np.datetime64) or hasattr(value, "isoformat") else "other"
-
-
 def _as_numbers(column: pd.Series, label: str) -> pd.Series:
     """Return a column of numbers of Python's types, among them decimal ones, as numbers."""
-    for row, value in enumerate(column):
-        is_integer = isinstance(value, Integral) or (
-            isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value()
-        )
-        if is_integer and abs(value) > MAX_EXACT:
-            raise inexact(label, value, row + 1)
     gaps = column.isna().to_numpy() | (column == "").to_numpy(bool, na_value=False)
-    numbers = [np.nan if gap else float(v) for v, gap in zip(column, gaps, strict=True)]
+    numbers = [np.nan if gap else plain_number(v) for v, gap in zip(column, gaps, strict=True)]
+    for row, number in enumerate(numbers):
+        if isinstance(number, int) and abs(number) > MAX_EXACT:
+            raise inexact(label, column.iloc[row], row + 1)
     return pd.Series(numbers, dtype=np.float64)
 
 
@@ -405,22 +387,20 @@ def _numbers_with_words(column: pd.Series, values: NDArray[Any], label: str) -> 
         return pd.to_numeric(cells.mask(cells.str.lower().isin({*GAP_WORDS, ""})))
     if 0.5 < numeric.mean() < 1:
         word = texts[~numeric & ~words].iloc[0]
-        cells = column.astype(object).astype(str).str.strip()
-        row = int(np.argmax((cells == word).to_numpy())) + 1
         raise ValueError(
             f"column {label!r} must contain either numbers or text, got numbers and {word[:40]!r}"
-            f" in row {row}; leave cells without a value empty, or declare codes as text, with"
-            f" {as_categories(label)}"
+            f" in row {_row_of(word, column)}; leave cells without a value empty, or declare codes"
+            f" as text, with {as_categories(label)}"
         )
     form, odd = numbers_in_form(texts)
     others = texts[~numeric & texts.isin(odd)]
     if len(others):
         found = others.iloc[0]
-        row = int(np.argmax((column.astype(object).astype(str).str.strip() == found).to_numpy()))
         shown = "in one form" if form == "marks" else "without units and signs"
         raise ValueError(
-            f"column {label!r} must contain numbers {shown}, got {found[:40]!r} in row {row + 1};"
-            " convert them to numbers, such as with pandas.read_csv(decimal=',', thousands='.'), or"
+            f"column {label!r} must contain numbers {shown}, got {found[:40]!r} in row"
+            f" {_row_of(found, column)}; convert them to numbers, such as with"
+            " pandas.read_csv(decimal=',', thousands='.'), or"
             f" declare codes as text, with {as_categories(label)}"
         )
     if (longest := int(texts.str.len().max())) > MAX_TEXT:
@@ -429,6 +409,11 @@ def _numbers_with_words(column: pd.Series, values: NDArray[Any], label: str) -> 
             " leave columns with free text out"
         )
     return None
+
+
+def _row_of(text: str, column: pd.Series) -> int:
+    """Return the first row, from 1, with a text."""
+    return 1 + int(np.argmax((column.astype(object).astype(str).str.strip() == text).to_numpy()))
 
 
 def dates_refused(label: str, found: object) -> ValueError:

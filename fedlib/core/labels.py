@@ -15,7 +15,6 @@ Rows are counted from 1. The errors about identifiers never contain one.
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
@@ -243,7 +242,7 @@ def read_labels(labels: Any, what: str = "labels", n_rows: int | None = None) ->
                 f"{what} must be {allowed}, got the {kinds[row]} {str(values[row])[:40]!r} in row"
                 f" {row + 1}: convert them to integers"
             )
-        values = np.array([_number(value) for value in values], object)
+        values = np.array([plain_number(value) for value in values], object)
     elif values.dtype.kind == "b":
         raise ValueError(f"{what} must be {allowed}, got truth values: convert them to integers")
     valid = np.array((values >= -1) & (values <= MAX_LABEL), bool)
@@ -301,11 +300,8 @@ def _id_text(value: Any) -> str | None:
         return str(value)
     if isinstance(value, bool | np.bool_):
         return None
-    if isinstance(value, Integral):
-        return str(int(value))
-    if isinstance(value, Decimal):
-        is_integer = value.is_finite() and value == value.to_integral_value()
-        return str(int(value)) if is_integer else None
+    if isinstance(value, Integral | Decimal):
+        return str(number) if isinstance(number := plain_number(value), int) else None
     if isinstance(value, float | np.floating):
         exact = abs(float(value)) < _first_inexact(value)
         return str(int(value)) if exact and value == int(value) else None
@@ -423,18 +419,32 @@ def _is_missing(value: Any) -> bool:
     return isinstance(value, float | np.floating) and bool(np.isnan(value))
 
 
-def _kind(value: Any) -> str:
-    """Return "text", "number", "truth value", "bytes", "date", or the name of another type."""
+def kind_of(value: Any) -> str:
+    """Return what a value is: a text, number, truth value, date, duration, bytes, or its type.
+
+    Examples
+    --------
+    >>> kind_of("1"), kind_of(Decimal(1)), kind_of(np.datetime64("2020-01-31")), kind_of([])
+    ('text', 'number', 'date', 'list')
+    """
     if isinstance(value, str):
         return "text"
     if isinstance(value, bool | np.bool_):
         return "truth value"
-    dates = np.datetime64 | np.timedelta64 | datetime.timedelta | datetime.date | datetime.time
-    if isinstance(value, dates | pd.Period):
+    if isinstance(value, np.timedelta64) or hasattr(value, "total_seconds"):
+        return "duration"
+    if isinstance(value, np.datetime64) or hasattr(value, "isoformat"):
         return "date"
     if isinstance(value, Real | Decimal):
         return "number"
-    return "bytes" if isinstance(value, bytes | bytearray | memoryview) else type(value).__name__
+    return "bytes" if isinstance(value, bytes) else type(value).__name__
+
+
+def _kind(value: Any) -> str:
+    """Return `kind_of` a label, for which a duration is a date, and a buffer is bytes."""
+    kind = kind_of(value)
+    alike = {"duration": "date", "Period": "date", "bytearray": "bytes", "memoryview": "bytes"}
+    return alike.get(kind, kind)
 
 
 def _check_kinds(kinds: list[str], what: str, allowed: str) -> None:
@@ -465,8 +475,14 @@ def _check_finite(numbers: NDArray[Any], what: str, allowed: str = "finite") -> 
         raise ValueError(f"{what} must be {allowed}; got {numbers[row]} in row {row + 1}: {DROP}")
 
 
-def _number(value: Any) -> int | float | bool:
-    """Return a number as Python's; a Decimal that is an integer becomes one."""
+def plain_number(value: Any) -> int | float | bool:
+    """Return a number as Python's; a Decimal that is an integer becomes one.
+
+    Examples
+    --------
+    >>> plain_number(Decimal("1.0")), plain_number(np.float32(0.5))
+    (1, 0.5)
+    """
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, Integral):
@@ -478,7 +494,7 @@ def _number(value: Any) -> int | float | bool:
 
 def _as_numbers(values: NDArray[Any], what: str) -> NDArray[Any]:
     """Return objects that are numbers or truth values as an array of numbers."""
-    numbers = np.array([_number(value) for value in values])
+    numbers = np.array([plain_number(value) for value in values])
     integers = all(isinstance(value, Integral | np.bool_) for value in values)
     if numbers.dtype.kind not in ("biu" if integers else "biuf"):
         raise ValueError(
@@ -502,6 +518,6 @@ def _numbers(
                 f"{what} must contain numbers; got the text {str(values[row])[:40]!r} in row"
                 f" {row + 1}: convert text to numbers"
             )
-        values = np.array([_number(value) for value in values], np.float64)
+        values = np.array([plain_number(value) for value in values], np.float64)
     _check_finite(values, what, allowed)
     return values.astype(np.float64)

@@ -50,6 +50,7 @@ from fedlib.core.array_fields import (
     OnWire,
     arrays,
     check_arrays,
+    check_lengths,
     from_wire,
     to_wire,
 )
@@ -121,6 +122,10 @@ class Message(
         For a request that delivers something, whether that outlives a request which ``begins``.
     effortless : tuple of str, default=()
         For a request, the fields with integers that do not multiply its work (`work`).
+    reply_axes : mapping of str to (int or str), default={}
+        For a request, the lengths of axes of the reply's arrays, by the names of the axes. Each is
+        a number, a field or property of the request (an integer, or something with so many
+        entries), or an axis of the request's arrays. `reply_lengths` and `accept` follow from them.
     combine : callable, default=None
         For a reply, a static method that adds up several; see `fedlib.core.protocol.Combined`.
 
@@ -153,6 +158,7 @@ class Message(
     begins: ClassVar[bool] = False
     remains: ClassVar[bool] = False
     effortless: ClassVar[tuple[str, ...]] = ()
+    reply_axes: ClassVar[Mapping[str, int | str]] = {}
     combine: ClassVar[Any] = None
 
     def __init_subclass__(cls, **config: Any) -> None:
@@ -180,13 +186,15 @@ class Message(
     def accept(self, reply: Message) -> Any:
         """Return what the flow receives for a reply of the class ``reply``: by default the reply.
 
-        Override it to check that the reply fits this request, or to decode its content.
+        By default, the axes of its arrays must have the lengths of ``reply_axes``. Override it to
+        check more of the reply, or to decode its content.
 
         Raises
         ------
         MessageError
             When the reply does not fit this request.
         """
+        check_lengths(reply, self._exact_lengths())
         return reply
 
     def reply_limit(self) -> int:
@@ -197,10 +205,27 @@ class Message(
     def reply_lengths(self) -> Mapping[str, int]:
         """Return the lengths, or the largest lengths, of axes of the reply's arrays by their names.
 
-        Override it in a request that determines them: a server then refuses a larger reply before
-        it reads it. By default no length is known.
+        A server refuses a larger reply before it reads it. By default they are those of
+        ``reply_axes``. Override it in a request that determines only the largest lengths.
         """
-        return {}
+        return self._exact_lengths()
+
+    def _exact_lengths(self) -> dict[str, int]:
+        """Return the lengths of ``reply_axes``."""
+        if not self.reply_axes:
+            return {}
+        own = {
+            axis: length
+            for field, array in arrays(type(self)).items()
+            for axis, length in zip(array.axes, getattr(self, field).shape, strict=True)
+        }
+        lengths = {}
+        for axis, of in self.reply_axes.items():
+            found: Any = own.get(str(of), of)
+            if isinstance(found, str):
+                found = getattr(self, found)
+            lengths[axis] = found if isinstance(found, int) else len(found)
+        return lengths
 
     def work(self) -> float:
         """Return the operations per row and feature for the reply, up to a small constant factor.

@@ -13,8 +13,8 @@ There are three kinds:
 
 from __future__ import annotations
 
-from fedlib.datasets.sources import FILES, CorruptFile, Dataset, StandInWarning
-from fedlib.datasets.stand_ins import GENERATED
+from fedlib.datasets.sources import CorruptFile, Dataset, StandInWarning
+from fedlib.datasets.stand_ins import FILES, GENERATED
 
 __all__ = ["NAMES", "CorruptFile", "Dataset", "StandInWarning", "load"]
 

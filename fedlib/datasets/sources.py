@@ -64,19 +64,6 @@ class Dataset:
     description: str = field(repr=False)
 
 
-# The data sets in sources.csv.
-FILES = (
-    "banana",
-    "s-set1",
-    "aggregation",
-    "3MC",
-    "dim_reduced_2d",
-    "dim_reduced_3d",
-    "heart",
-    "diabetes",
-    "smoking",
-)
-
 TIMEOUT = 5.0  # seconds without a reply after which the network counts as unavailable
 _network = {"available": True}
 

@@ -470,6 +470,8 @@ _STAND_INS: dict[str, Callable[[np.random.Generator], pd.DataFrame]] = {
     "diabetes": _diabetes,
     "smoking": _smoking,
 }
+# The data sets in sources.csv.
+FILES = tuple(_STAND_INS)
 
 
 def _aniso(n_rows: int) -> tuple[NDArray, NDArray]:

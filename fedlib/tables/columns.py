@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -143,26 +143,16 @@ def read_cells(
     """
     codes, unique = pd.factorize(column)
     texts = [_plain(text) for text in unique]
-    gaps = [text == "" or text in words for text in texts]
-    others = [
-        text
-        for text, gap in zip(texts, gaps, strict=True)
-        if not gap and text.lower() not in GAP_WORDS
-    ]
+    values = [None if text == "" or text in words else text for text in texts]
+    others = [text for text in values if text and text.lower() not in GAP_WORDS]
     for mark, number in ((".", POINT), (",", COMMA)):
         if mark in decimals and all(number.fullmatch(text) for text in others):
-            values = _numbers(texts, number, mark, bool((codes < 0).any()))
+            numbers = _numbers(texts, number, mark, bool((codes < 0).any()))
             used = any(mark in text for text in others)
-            return without_numbers(_placed(values, codes, column), words), mark if used else ""
-    clean = [str(text) for text in unique] == texts and not any(gaps)
-    if clean and not any(text.lower() in TRUTH for text in others):
+            return without_numbers(_placed(numbers, codes, column), words), mark if used else ""
+    if values == [str(text) for text in unique] and not any(one.lower() in TRUTH for one in others):
         return column, ""
-    values = np.empty(len(texts), object)
-    values[:] = [
-        None if gap else TRUTH.get(text.lower(), text)
-        for text, gap in zip(texts, gaps, strict=True)
-    ]
-    return _placed(values, codes, column), ""
+    return _placed([one and TRUTH.get(one.lower(), one) for one in values], codes, column), ""
 
 
 def _plain(text: object) -> str:
@@ -193,8 +183,12 @@ def _number(text: str) -> float | int:
     return number
 
 
-def _placed(values: np.ndarray, codes: np.ndarray, column: pd.Series) -> pd.Series:
+def _placed(
+    values: np.ndarray | list[str | None], codes: np.ndarray, column: pd.Series
+) -> pd.Series:
     """Return one value per cell, by the number of its text; -1 is a gap."""
+    if isinstance(values, list):
+        values = np.array([*values, None], object)[:-1]  # an array of objects, even if empty
     if not len(values):
         return pd.Series(np.full(len(column), np.nan), column.index, name=column.name)
     taken = values[codes]
@@ -215,8 +209,7 @@ def clean_text(column: pd.Series, words: Collection[str] = ()) -> pd.Series:
     """
     codes, unique = pd.factorize(column)
     texts = [_plain(text) for text in unique]
-    values = np.empty(len(texts), object)
-    values[:] = [None if text == "" or text in words else text for text in texts]
+    values = [None if text == "" or text in words else text for text in texts]
     return _placed(values, codes, column)
 
 
@@ -385,52 +378,45 @@ def check_codes(column: pd.Series) -> None:
 
     Numbers may have units, and most texts must look like them. All must be in quotation marks.
     """
-    texts = column[[isinstance(value, str) for value in column]]
-    if not len(texts):
+    places = np.flatnonzero([isinstance(value, str) for value in column])
+    if not len(places):
         return
+    texts = column.iloc[places]
     if texts.str.fullmatch(QUOTED.pattern, flags=QUOTED.flags).all():
         raise ValueError(
             f"column {column.name!r} contains {texts.iloc[0][:40]!r}, in quotation marks of another"
             f' kind than "; replace them, or keep them with {_option("--text", column.name)}'
         )
-    form, odd = numbers_in_form(texts)
-    if form == "units":
-        raise _with_units(column, odd)
+    form, like = numbers_in_form(texts)
     if not form:
         return
-    like, share = odd, texts.isin(odd).mean()
-    name, option = column.name, _option("--text", column.name)
-    if share == 1:
-        first = _where(column, lambda text: not re.fullmatch(r"[-+]?\d+", text))
+    name, keep = column.name, f"keep the column as text with {_as_text_option(column.name)}"
+    alike = texts.isin(like).to_numpy()
+    mixed = form == "marks" and not alike.all()
+    written = [not INTEGER.fullmatch(text) for text in texts]  # with a mark
+    first = int(np.argmax(alike if form == "units" else ~alike if mixed else written))
+    found, row = texts.iloc[first], places[first] + 1
+    if form == "units":
         raise ValueError(
-            f"column {name!r} must contain numbers in one form, got {column.iloc[first]!r} in row"
-            f" {first + 1}; name the decimal mark of the file with --decimal, write numbers without"
-            f" marks between thousands, or keep the column as text with {option}"
-            f" (in Python text=[{name!r}])"
+            f"column {name!r} must contain numbers without units and signs, got {found[:40]!r} in"
+            f" row {row}; remove them, or {keep}"
         )
-    first = _where(column, lambda text: text not in like)
-    word = column.iloc[first][:40]
+    if mixed:
+        raise ValueError(
+            f"column {name!r} must contain either numbers or text, got numbers and {found[:40]!r}"
+            f" in row {row}; if they are codes, {keep}; if the word is a gap, name it with"
+            f" {_option('--na-values', found[:40])}"
+        )
     raise ValueError(
-        f"column {name!r} must contain either numbers or text, got numbers and {word!r} in row"
-        f" {first + 1}; if they are codes, keep the column as text with {option} (in Python"
-        f" text=[{name!r}]); if the word is a gap, name it with {_option('--na-values', word)}"
+        f"column {name!r} must contain numbers in one form, got {found!r} in row {row}; name the"
+        " decimal mark of the file with --decimal, write numbers without marks between thousands,"
+        f" or {keep}"
     )
 
 
-def _with_units(column: pd.Series, odd: Collection[str]) -> ValueError:
-    """Return an error for numbers with a unit or a sign, such as 20 kg."""
-    first = _where(column, lambda text: text in odd)
-    return ValueError(
-        f"column {column.name!r} must contain numbers without units and signs, got"
-        f" {column.iloc[first][:40]!r} in row {first + 1}; remove them, or keep the column as text"
-        f" with {_option('--text', column.name)} (in Python text=[{column.name!r}])"
-    )
-
-
-def _where(column: pd.Series, odd: Callable[[str], object]) -> int:
-    """Return the place of the first text with a property."""
-    found = [isinstance(value, str) and bool(odd(value)) for value in column]
-    return int(np.argmax(found))
+def _as_text_option(name: object) -> str:
+    """Return how a column is kept as text, on the command line and in Python."""
+    return f"{_option('--text', name)} (in Python text=[{name!r}])"
 
 
 def _option(option: str, value: object) -> str:
@@ -441,18 +427,15 @@ def _option(option: str, value: object) -> str:
 
 def _check_identifiers(column: pd.Series, separator: str) -> None:
     """Raise ValueError if the texts of a feature are almost all different."""
-    if pd.api.types.is_numeric_dtype(column) or _is_declared(column):
-        return
-    values = column.dropna()
-    n_distinct = int(values.astype(str).nunique())
-    if are_identifiers(n_distinct, len(values)):
+    content = _content(column, is_ids=False, is_text=_is_declared(column))
+    if content.kind == "identifier":
         # With a wrong separator, a column contains whole rows, which are different too.
         other = f"; if the fields are not separated by {separator}, use --separator"
         raise ValueError(
-            f"column {column.name!r} looks like identifiers: {n_distinct} different texts in"
-            f" {len(values)} rows; name it with {_option('--ids', column.name)}, leave it out with"
-            f" --columns, or keep it as a category with {_option('--text', column.name)} (in"
-            f" Python text=[{column.name!r}]){other if separator else ''}"
+            f"column {column.name!r} looks like identifiers: {content.n_categories} different"
+            f" texts in {len(column) - content.n_gaps} rows; name it with"
+            f" {_option('--ids', column.name)}, leave it out with --columns, or keep it as a"
+            f" category with {_as_text_option(column.name)}{other if separator else ''}"
         )
 
 
@@ -461,8 +444,7 @@ def check_zeros(zeros: Mapping[str, str]) -> None:
     for name, text in zeros.items():
         raise ValueError(
             f"column {name!r} contains {text!r}, whose first zero a number does not have; keep"
-            f" codes as text with {_option('--text', name)} (in Python text=[{name!r}]), or write"
-            " numbers without the zero"
+            f" codes as text with {_as_text_option(name)}, or write numbers without the zero"
         )
 
 

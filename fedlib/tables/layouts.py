@@ -215,15 +215,14 @@ def _find_names(
             raise _other_width(rows, width, separator)
         return [str(i) for i in range(width)], 0
     names = [_name(cell) for cell in first]
-    named = len(names)
-    while named and not names[named - 1]:
-        named -= 1
+    named = max((j for j, name in enumerate(names, 1) if name), default=0)
     empty = usual and named and not any(any(cells[named:]) for cells in usual)
     if empty and width > named and len(names) in (named, width):
-        return _checked(names[:named], number, usual, options), width - named
-    if len(names) != width:
+        names = names[:named]
+    elif len(names) != width:
         raise _other_width(rows, width, separator)
-    return _checked(names, number, usual, options), 0
+    check_names(names, usual, f"line {number}", options)
+    return names, width - len(names)
 
 
 def _name(cell: str) -> str:
@@ -234,17 +233,7 @@ def _name(cell: str) -> str:
     return composed(unguarded(" ".join(cell.split("\n"))).strip("\ufeff").strip())
 
 
-def _checked(
-    names: list[str], number: int, rows: Sequence[Sequence[str]], options: ReadOptions
-) -> list[str]:
-    """Return names; raise ValueError if they are no names."""
-    if options.header is None:
-        check_header(names, rows, f"line {number}")
-    check_names(names, f"line {number}")
-    return names
-
-
-def check_header(names: Sequence[str], rows: Sequence[Sequence[str]], place: str) -> None:
+def _check_no_values(names: Sequence[str], rows: Sequence[Sequence[str]], place: str) -> None:
     """Raise ValueError if names look like values of their columns, or are in quotation marks."""
     if quoted := next(filter(QUOTED.fullmatch, names), None):
         raise ValueError(
@@ -269,8 +258,22 @@ def check_header(names: Sequence[str], rows: Sequence[Sequence[str]], place: str
         )
 
 
-def check_names(names: Sequence[str], place: str) -> None:
-    """Raise ValueError if names of columns are empty or repeated."""
+def check_names(
+    names: Sequence[str], rows: Sequence[Sequence[str]], place: str, options: ReadOptions
+) -> None:
+    """Raise ValueError if names of columns are empty or repeated, or values unless options say so.
+
+    Parameters
+    ----------
+    names : sequence of str
+    rows : sequence of sequence of str
+        The texts of the cells below the names.
+    place : str
+        Where the names are, for errors.
+    options : ReadOptions
+    """
+    if options.header is None:
+        _check_no_values(names, rows, place)
     nameless = [not name or bool(UNNAMED.fullmatch(name)) for name in names]
     if any(nameless):
         remedy = "name it, or leave out lines above the names with --skip-lines"

@@ -223,6 +223,17 @@ def _split_names(text: str, known: set[str], longest: int) -> list[str]:
     return names[::-1]
 
 
+def is_text_file(path: Path) -> bool:
+    """Return whether a file is text by its name.
+
+    Examples
+    --------
+    >>> is_text_file(Path("site.CSV.gz")), is_text_file(Path("site.xlsx"))
+    (True, False)
+    """
+    return Path(path.name.lower().removesuffix(".gz")).suffix in (".csv", ".tsv", ".txt")
+
+
 # What other files begin with, behind blanks, and what to do with them.
 OTHER_FILES = {
     rb"PK\x03\x04": "a ZIP archive or an Excel file; unpack it, or name it .xlsx",

@@ -162,7 +162,7 @@ def test_no_message_describes_kinds_or_categories(make):
 
 def test_a_reply_with_kinds_of_agreed_columns_is_refused():
     request = DescribeTraining(0.3, agreed=True)
-    reply = TrainingDescription(1, 1, ("a",), np.ones(1), 0.3, kinds=b"\1")
+    reply = TrainingDescription(1, 1, 0.3, classes=("a",), weights=np.ones(1), kinds=b"\1")
     with pytest.raises(MessageError, match="a schema has them"):
         request.accept(reply)
     assert DescribeTraining(0.3).accept(reply) is reply

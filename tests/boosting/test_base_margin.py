@@ -325,6 +325,6 @@ def test_margins_that_no_gradient_can_have():
     with pytest.raises(
         ValueError, match="base_margin must be smaller for objective='count:poisson'"
     ):
-        client.handle(DescribeTargets("count:poisson", 0.7, 0.3))
-    reply = client.handle(DescribeTargets("reg:squarederror", 0.0, 0.3))
+        client.handle(DescribeTargets(0.3, objective="count:poisson", parameter=0.7))
+    reply = client.handle(DescribeTargets(0.3, objective="reg:squarederror", parameter=0.0))
     assert (reply.has_margins, reply.size) == (True, 64.0)  # above |60 - 2|

@@ -105,7 +105,7 @@ def test_weighted_bins_learn_what_xgboost_learns():
 
 def test_without_weights_the_messages_are_as_before():
     rows = RegressionClient((np.arange(6.0)[:, None], np.zeros(6)))
-    request = DescribeTargets("reg:squarederror", 0.0, 0.3)
+    request = DescribeTargets(0.3, objective="reg:squarederror", parameter=0.0)
     assert b"has_weights" not in encode(rows.handle(request))
     count = CountBuckets(6, 0, np.array([1]), np.zeros(1, np.uint32))
     assert b"weight_bits" not in encode(count)

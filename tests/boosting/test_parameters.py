@@ -6,7 +6,7 @@ import pytest
 import xgboost
 
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
-from fedlib.boosting.row_client import drawn_rows, row_keys
+from fedlib.boosting.data import drawn_rows, row_keys
 
 from .common import METHODS, assert_same_trees, deal, make_rows
 from .exact import RULES, different_nodes

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedlib.boosting.row_client import drawn_rows, row_keys
+from fedlib.boosting.data import drawn_rows, row_keys
 
 VALUES = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, np.nan, 2.0**127])
 TABLES = st.tuples(st.integers(0, 30), st.integers(1, 3)).flatmap(

@@ -12,7 +12,7 @@ import pytest
 from cli_helpers import SITES, invoke
 
 from fedlib import __version__
-from fedlib.cli.tokens import read_clients
+from fedlib.cli.preparation import read_clients
 
 pytest.importorskip("uvicorn")
 

@@ -8,7 +8,7 @@ from cli_helpers import invoke
 
 from fedlib import Schema
 from fedlib.cli.join import read_token
-from fedlib.cli.tokens import read_clients
+from fedlib.cli.preparation import read_clients
 from fedlib.protection.policy import Policy
 from fedlib.protection.secure import Identity
 from fedlib.protection.secure.identities import read_public_keys

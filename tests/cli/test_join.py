@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import fitted, invoke, refuse, rows, serving
 
-from fedlib.cli.common import reading
+from fedlib.cli.common import call_with
 from fedlib.cli.inspect import inspect_command
 from fedlib.cli.join import join
 from fedlib.cli.predict import predict
@@ -79,7 +79,7 @@ def test_each_option_of_reading_is_one_of_the_commands():
 def test_options_become_those_of_reading():
     given = dict.fromkeys((field.name for field in fields(ReadOptions)), None)
     given |= {"skip_lines": 1, "text": ("a", "b,c"), "na_values": ("x, y", "-9"), "other": 1}
-    options = reading(given)
+    options = call_with(ReadOptions, given)
     assert given == {"other": 1}
     assert (options.skip_lines, options.text) == (1, ("a", "b,c"))
     assert options.na_values == ("x", "y", "-9")

@@ -1,14 +1,13 @@
 """``fedlib memory``, and what a locked or restored site does when it joins."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import click
 import pytest
 from cli_helpers import invoke, refuse
 
-from fedlib.cli.join import JoinOptions, SiteRows
+from fedlib.cli.join import JoinOptions, Site
 from fedlib.core.messages import shown
 from fedlib.core.site_memory import TableMemory
 from fedlib.protection.privacy import epsilon_of
@@ -78,8 +77,7 @@ LOCKED = "the site is locked; see --unlock"
 
 def test_rows_that_change_under_a_site_are_not_read():
     """What is answered about them would belong to the memory of the earlier rows."""
-    given = dict.fromkeys((field.name for field in fields(JoinOptions)), None)
-    rows = SiteRows(JoinOptions(**given | {"reading": ReadOptions()}), protected=False)
+    rows = Site(JoinOptions(url="", data=DATA, reading=ReadOptions()))
     before = rows.read(DATA)
     DATA.write_text("x,y\n1,2\n3,4\n")
     assert rows.read(DATA) is before

@@ -8,13 +8,14 @@ import pytest
 from cli_helpers import invoke, refuse
 
 from fedlib import FederatedXGBClassifier
+from fedlib.cli.common import options_of
 from fedlib.cli.options import (
     Parameter,
     client_options,
     parameter_options,
     pipeline_options,
 )
-from fedlib.cli.serve import OPTIONS, ProtocolCommands, _wrap
+from fedlib.cli.serve import ProtocolCommands, ServeOptions, _wrap
 from fedlib.core.parameters import Interval, StrOptions
 from fedlib.core.registry import protocols
 
@@ -108,7 +109,7 @@ def test_every_parameter_has_an_option_with_a_text(name):
     assert set(options) == set(estimator._get_param_names()) - without
     for option in options.values():
         assert option.help, option.name
-    common = {flag for option in OPTIONS for flag in option.opts}
+    common = {flag for option in options_of(ServeOptions) for flag in option.opts}
     assert not common & {flag for option in options.values() for flag in option.opts}
     text = invoke("serve", name, "--help")
     assert all(option.opts[0] in text for option in options.values())

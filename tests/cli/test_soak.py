@@ -22,7 +22,7 @@ from statistics import median
 import pytest
 from cli_helpers import CASES, SITES, Command, assert_run_as_in_process, site_arguments
 
-from fedlib.cli.tokens import read_clients
+from fedlib.cli.preparation import read_clients
 from fedlib.core.registry import protocols
 from fedlib.sites import models
 from fedlib.tables.files import write_file

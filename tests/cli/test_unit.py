@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import invoke
 
-from fedlib.cli.unit import COMMANDS
+from fedlib.cli.preparation import COMMANDS
 
 ARGUMENTS = {
     "serve": ("kmeans", "--n-clusters", "3", "--tokens", "tokens/clients.json"),

@@ -6,7 +6,7 @@ import sys
 import tracemalloc
 from functools import cache, partial
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -884,6 +884,40 @@ def test_a_class_may_be_redefined_in_its_place(registry):
     make()
     newer = make()
     assert type(decode(encode(newer(1)))) is newer
+
+
+def test_the_shape_of_a_reply_follows_from_its_request(registry):
+    """By an axis, a property and a number; the base class refuses a reply of another shape."""
+
+    class ToySums(Message):
+        discloses = "sums"
+        sums: Annotated[np.ndarray, Array("float64", ("groups", "columns", "pair"))]
+        counts: Annotated[np.ndarray, Array("int64", ("groups",))]
+
+    class ToyAddUp(Message):
+        discloses = "nothing"
+        reply = ToySums
+        reply_axes: ClassVar = {"groups": "n_groups", "columns": "features", "pair": 2}
+        centre: Annotated[np.ndarray, Array("float64", ("features",))]
+        names: tuple[str, ...]
+
+        @property
+        def n_groups(self):
+            return self.names
+
+    request = ToyAddUp(np.zeros(3), ("a", "b"))
+    assert request.reply_lengths() == {"groups": 2, "columns": 3, "pair": 2}
+    assert request.reply_size() == 2 * 3 * 2 + 2
+    fitting = ToySums(np.zeros((2, 3, 2)), np.zeros(2, np.int64))
+    assert request.accept(fitting) is fitting
+    assert len(encode(fitting)) <= request.reply_limit()
+    for shape, problem in {
+        (1, 3, 2): "1 groups, 2 were requested",
+        (2, 4, 2): "4 columns, 3 were requested",
+        (2, 3, 1): "1 pair, 2 were requested",
+    }.items():
+        with pytest.raises(MessageError, match=f"^ToySums.sums has {problem}$"):
+            request.accept(ToySums(np.zeros(shape), np.zeros(shape[0], np.int64)))
 
 
 def test_unsupported_fields_are_refused_on_arrival(registry):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedlib.datasets import NAMES, load, sources, stand_ins, tables
-from fedlib.datasets.sources import FILES
+from fedlib.datasets.stand_ins import FILES
 
 
 def test_names():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedlib.datasets import StandInWarning, load
-from fedlib.datasets.sources import FILES
+from fedlib.datasets.stand_ins import FILES
 
 
 @pytest.mark.parametrize("name", FILES)

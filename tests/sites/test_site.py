@@ -41,7 +41,7 @@ def test_a_site_starts_without_what_its_first_reply_may_not_need():
     ("protocol", "request_text"),
     [
         ("xgboost", "DescribeTraining(0.3)"),
-        ("xgb-regressor", "DescribeTargets('reg:squarederror', 1.0, 0.3)"),
+        ("xgb-regressor", "DescribeTargets(0.3, objective='reg:squarederror', parameter=1.0)"),
     ],
 )
 def test_boosting_at_a_site_needs_no_scikit_learn_until_its_first_reply(

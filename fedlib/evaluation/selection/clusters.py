@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -59,7 +59,59 @@ class GaussianMixtureSelectionClient(GaussianMixtureClient):
 # The estimators
 
 
-class KMeansSelection(Clusterer, Federated):
+class Selection(Clusterer, Federated):
+    """Base class of estimators that fit a model for each count of clusters, and suggest one.
+
+    A subclass states the class of the models' estimator, its method, and the parameter in which the
+    models differ. Its other parameters with the same names are those of the suggested model.
+    """
+
+    of_model: ClassVar[type[Federated]]
+    method: ClassVar[str]
+    count: ClassVar[str]
+    best_estimator_: Any
+
+    def _set_model(self, model: Any) -> None:
+        super()._set_model(model)
+        suggested = int(getattr(model, self.count)[model.best])
+        setattr(self, f"{self.count}_", suggested)
+        known = self.of_model._parameter_constraints
+        shared = {name: one for name, one in self.get_params(deep=False).items() if name in known}
+        self.best_estimator_ = self.of_model(
+            **{self.count: suggested, "method": self.method, **shared}
+        )
+        self.best_estimator_._set_model(model.models[model.best])
+        self.n_features_in_ = self.best_estimator_.n_features_in_
+
+    def predict(self, X: ArrayLike) -> Ints:
+        """Return the cluster of each point in the suggested model.
+
+        For parameters and errors see ``predict`` of the class of ``best_estimator_``.
+        """
+        check_is_fitted(self, "model_")
+        labels: Ints = self.best_estimator_.predict(self._like_fit(X))
+        return labels
+
+    def report(self) -> str:
+        """Return the suggested count and the criteria as text."""
+        return f"suggested {self.count}: {getattr(self, f'{self.count}_')}\n\n{super().report()}"
+
+    def _range(self) -> list[int]:
+        """Return the counts from the smallest to the largest.
+
+        Raises
+        ------
+        ValueError
+            When there are none.
+        """
+        noun = self.count.removeprefix("n_")
+        smallest, largest = getattr(self, f"min_{noun}"), getattr(self, f"max_{noun}")
+        if smallest > largest:
+            raise ValueError(f"min_{noun} must be at most max_{noun}={largest}, got {smallest}")
+        return list(range(int(smallest), int(largest) + 1))
+
+
+class KMeansSelection(Selection):
     """k-means for a range of numbers of clusters, and the number at the knee of the inertia.
 
     Attributes
@@ -112,6 +164,7 @@ class KMeansSelection(Clusterer, Federated):
     name = "kmeans-selection"
     example = Example("rows", {"max_clusters": 3, "n_init": 1, "random_state": 0})
     client_class = FederatedKMeansClient
+    of_model, method, count = FederatedKMeans, "lloyd", "n_clusters"
     max_clusters: Annotated[
         int,
         Interval(Integral, 1, 1000, closed="both"),
@@ -144,31 +197,11 @@ class KMeansSelection(Clusterer, Federated):
     ] = None
 
     def _flow(self) -> Flow[KMeansChoice]:
-        counts = _range("clusters", self.min_clusters, self.max_clusters)
         stop = self.n_init, self.max_iter, self.tol
-        return select_kmeans(counts, *stop, draw_seed(self.random_state))
+        return select_kmeans(self._range(), *stop, draw_seed(self.random_state))
 
     def _set_model(self, model: KMeansChoice) -> None:
         super()._set_model(model)
-        self.n_clusters_ = int(model.n_clusters[model.best])
-        self.best_estimator_ = FederatedKMeans(
-            self.n_clusters_,
-            method="lloyd",
-            n_init=self.n_init,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            random_state=self.random_state,
-        )
-        self.best_estimator_._set_model(model.models[model.best])
-        self.n_features_in_ = self.best_estimator_.n_features_in_
-
-    def predict(self, X: ArrayLike) -> Ints:
-        """Return the cluster of each point in the suggested model.
-
-        For parameters and errors see `FederatedKMeans.predict`.
-        """
-        check_is_fitted(self, "model_")
-        return self.best_estimator_.predict(self._like_fit(X))
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per number of clusters, with its inertia.
@@ -181,10 +214,6 @@ class KMeansSelection(Clusterer, Federated):
         check_is_fitted(self, "model_")
         index = pd.Index(self.model_.n_clusters, name="n_clusters")
         return pd.DataFrame({"inertia": self.model_.inertias}, index)
-
-    def report(self) -> str:
-        """Return the suggested number and the inertias as text."""
-        return f"suggested n_clusters: {self.n_clusters_}\n\n{super().report()}"
 
     def plot(self) -> Figure:
         """Draw the inertia against the number of clusters, with the knee marked.
@@ -199,7 +228,7 @@ class KMeansSelection(Clusterer, Federated):
         return criteria(self.to_frame(), {"inertia": self.model_.best})
 
 
-class GaussianMixtureSelection(Clusterer, Federated):
+class GaussianMixtureSelection(Selection):
     """Gaussian mixtures for a range of numbers of components, and the number with the best BIC.
 
     Attributes
@@ -257,6 +286,7 @@ class GaussianMixtureSelection(Clusterer, Federated):
     name = "gaussian-mixture-selection"
     example = Example("rows", {"max_components": 2, "random_state": 0})
     client_class = GaussianMixtureSelectionClient
+    of_model, method, count = FederatedGaussianMixture, "em", "n_components"
     max_components: Annotated[
         int,
         Interval(Integral, 1, 1000, closed="both"),
@@ -301,7 +331,7 @@ class GaussianMixtureSelection(Clusterer, Federated):
 
     def _flow(self) -> Flow[MixtureChoice]:
         return select_mixture(
-            _range("components", self.min_components, self.max_components),
+            self._range(),
             self.criterion,
             self.covariance_type,
             self.reg_covar,
@@ -329,26 +359,6 @@ class GaussianMixtureSelection(Clusterer, Federated):
 
     def _set_model(self, model: MixtureChoice) -> None:
         super()._set_model(model)
-        self.n_components_ = int(model.n_components[model.best])
-        self.best_estimator_ = FederatedGaussianMixture(
-            self.n_components_,
-            "em",
-            covariance_type=self.covariance_type,
-            reg_covar=self.reg_covar,
-            max_rounds=self.max_rounds,
-            tol=self.tol,
-            random_state=self.random_state,
-        )
-        self.best_estimator_._set_model(model.models[model.best])
-        self.n_features_in_ = self.best_estimator_.n_features_in_
-
-    def predict(self, X: ArrayLike) -> Ints:
-        """Return the component of each point in the suggested mixture.
-
-        For parameters and errors see `FederatedGaussianMixture.predict`.
-        """
-        check_is_fitted(self, "model_")
-        return self.best_estimator_.predict(self._like_fit(X))
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per number of components, with its BIC and AIC.
@@ -363,10 +373,6 @@ class GaussianMixtureSelection(Clusterer, Federated):
         index = pd.Index(model.n_components, name="n_components")
         return pd.DataFrame({"BIC": model.bic, "AIC": model.aic}, index)
 
-    def report(self) -> str:
-        """Return the suggested number and the criteria as text."""
-        return f"suggested n_components: {self.n_components_}\n\n{super().report()}"
-
     def plot(self) -> Figure:
         """Draw BIC and AIC against the number of components, with their minima marked.
 
@@ -380,16 +386,3 @@ class GaussianMixtureSelection(Clusterer, Federated):
         frame, model = self.to_frame(), self.model_
         best = {"BIC": int(model.bic.argmin()), "AIC": int(model.aic.argmin())}
         return criteria(frame, best)
-
-
-def _range(noun: str, smallest: int, largest: int) -> list[int]:
-    """Return the numbers from the smallest to the largest.
-
-    Raises
-    ------
-    ValueError
-        When there are none.
-    """
-    if smallest > largest:
-        raise ValueError(f"min_{noun} must be at most max_{noun}={largest}, got {smallest}")
-    return list(range(int(smallest), int(largest) + 1))

@@ -38,7 +38,6 @@ from fedlib.tables.pipeline.client import PipelineClient
 from fedlib.tables.pipeline.flow import (
     PipelineModel,
     Rules,
-    agreed_pipeline,
     check_columns,
     clients_with_gaps,
     gap_error,
@@ -295,7 +294,8 @@ class FederatedPipeline(Federated):
                 " (got schema=None)"
             ]
             check_nothing_lacks(self.estimator, [*self.estimator._lacking(), *lacking])
-        return pipeline(self._rules(), self._inner().protocol(), self._fitted_rules)
+        rules, inner = self._rules(), self._inner().protocol()
+        return pipeline(rules, lambda _: inner, self._fitted_rules)
 
     @property
     def _start(self) -> PipelineModel[Any] | None:
@@ -359,7 +359,7 @@ class FederatedPipeline(Federated):
             protocol(limits)  # reports bad parameters before any message
         else:  # their count follows from the run
             inner._validate_params()
-        return agreed_pipeline(columns, rules, protected, aggregation, protocol, self._fitted_rules)
+        return pipeline(rules, protocol, self._fitted_rules, columns, protected, aggregation)
 
     def _lacking(self, schema: Schema, columns: Sequence[Column], rules: Rules) -> list[str]:
         """Return everything that the run still needs of the schema and the parameters."""

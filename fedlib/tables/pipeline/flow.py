@@ -54,6 +54,7 @@ from fedlib.tables.summary.messages import (
 from fedlib.tables.summary.private import SumChosenColumnsNoisily, noisy_moments
 
 Model = TypeVar("Model")
+Limits = dict[str, tuple[float, float]]
 
 QUARTILES = (0.25, 0.5, 0.75)
 EPS = np.finfo(np.float64).eps
@@ -110,6 +111,21 @@ class Rules(NamedTuple):
             return given
         return np.where(given == TEXT, KEPT_TEXT, given).astype(np.uint8)
 
+    def fitted(
+        self,
+        names: tuple[str, ...],
+        kinds: Bytes,
+        gaps: Gaps,
+        values: tuple[Floats, Floats, Floats],
+        categories: Sequence[Sequence[str]],
+    ) -> Preprocess:
+        """Return the preprocessing with these fills, centres and spreads, and categories."""
+        lengths = np.array([len(one) for one in categories], np.int64)
+        everything = tuple(name for one in categories for name in one)
+        return Preprocess(
+            names, kinds, self.categorical, gaps, *values, lengths, everything, self.unknown
+        )
+
 
 @dataclass(frozen=True)
 class PipelineModel(Generic[Model]):
@@ -128,20 +144,54 @@ class PipelineModel(Generic[Model]):
 
 
 def pipeline(
-    rules: Rules, protocol: Flow[Model], fitted: Preprocess | None
+    rules: Rules,
+    protocol: Callable[[Limits], Flow[Model]],
+    fitted: Preprocess | None,
+    columns: Sequence[Column] | None = None,
+    protected: bool = False,
+    aggregation: Aggregation | None = None,
 ) -> Flow[PipelineModel[Model]]:
     """Return the server flow: fit the preprocessing, send it to the clients, run the protocol.
 
-    If the preprocessing is ``fitted``, because the protocol continues a model, it stays.
+    With the columns of a schema, the preprocessing follows from them and from sums; otherwise,
+    clients describe their columns.
+
+    Parameters
+    ----------
+    rules : Rules
+    protocol : callable
+        Returns the flow of the protocol for the limits of the transformed columns, by name. Without
+        a schema, there are none.
+    fitted : Preprocess or None
+        The preprocessing, if the protocol continues a model.
+    columns : sequence of Column, optional
+        The features of the schema, as the run applies them.
+    protected : bool, default=False
+        Whether the server sees only sums over the clients, or noise; needs ``columns``.
+    aggregation : Aggregation, optional
+        Adds up the columns; by default in the clear.
     """
-    if fitted is not None:
-        yield fitted
-    else:
+    begins, n_components = fitted is None, rules.n_components
+    aggregation, limits = aggregation or Aggregation(), Limits()
+    if columns is not None:
+        names = tuple(column.name for column in columns)
+        check_names(names, () if fitted is None else fitted.features)
+        aggregation.features = names
+        yield from agree_on_bounded_features(aggregation, len(names))
+    if fitted is None and columns is not None:
+        fitted = yield from _fit_rules(columns, rules, protected, aggregation)
+    elif fitted is None:
         fitted = yield from repeat(lambda: preprocess(rules))
-        yield fitted
-        if rules.n_components is not None:
-            fitted, _ = yield from project_rows(fitted, rules.n_components, Aggregation())
-    model = yield from protocol
+    yield fitted
+    if columns is not None and (begins or n_components is None):
+        limits = _limits_after(fitted, *_ends(columns))
+    if begins and n_components is not None:
+        ends = np.array(list(limits.values())).T
+        bounds = ends if protected else None
+        fitted, found = yield from project_rows(fitted, n_components, aggregation, bounds)
+        if columns is not None:
+            limits = dict(zip(found.names, found.limits(*ends).T.tolist(), strict=True))
+    model = yield from protocol(limits)
     return PipelineModel(fitted, model)
 
 
@@ -213,18 +263,8 @@ def preprocess(rules: Rules) -> Flow[Preprocess]:
             f"no feature is left: no category of {', '.join(map(repr, columns.names[:20]))} has"
             f" min_category_count={rules.min_category_count} rows; a smaller count keeps rarer ones"
         )
-    return Preprocess(
-        columns.names if columns.named else (),
-        kinds,
-        rules.categorical,
-        rules.gaps,
-        fill,
-        centre,
-        spread,
-        np.array([len(names) for names in categories], np.int64),
-        tuple(name for names in categories for name in names),
-        rules.unknown,
-    )
+    names = columns.names if columns.named else ()
+    return rules.fitted(names, kinds, rules.gaps, (fill, centre, spread), categories)
 
 
 def check_columns(columns: Columns, rules: Rules) -> None:
@@ -321,9 +361,6 @@ def _find_scale(
     return centre, spread
 
 
-Limits = dict[str, tuple[float, float]]
-
-
 def problems_of(columns: Sequence[Column], rules: Rules, protected: bool) -> list[str]:
     """Return everything that the rules need and the schema does not declare.
 
@@ -347,51 +384,6 @@ def problems_of(columns: Sequence[Column], rules: Rules, protected: bool) -> lis
             if protected and rules.impute is None and column.fill is None and not column.required:
                 problems.append(f"a fill for the gaps of {name} or required=true")
     return problems
-
-
-def agreed_pipeline(
-    columns: Sequence[Column],
-    rules: Rules,
-    protected: bool,
-    aggregation: Aggregation,
-    protocol: Callable[[Limits], Flow[Model]],
-    fitted: Preprocess | None,
-) -> Flow[PipelineModel[Model]]:
-    """Return the server flow: the rules from the schema and sums, then the protocol.
-
-    Parameters
-    ----------
-    columns : sequence of Column
-        The features, as the run applies them.
-    rules : Rules
-    protected : bool
-        Whether the server sees only sums over the clients, or noise.
-    aggregation : Aggregation
-        Adds up the columns.
-    protocol : callable
-        Returns the flow of the protocol for the limits of the transformed columns, by name.
-    fitted : Preprocess or None
-        The rules, if the protocol continues a model.
-    """
-    names = tuple(column.name for column in columns)
-    if fitted is not None:
-        check_names(names, fitted.features)
-    aggregation.features = names
-    yield from agree_on_bounded_features(aggregation, len(names))
-    if fitted is None:
-        fitted = yield from _fit_rules(columns, rules, protected, aggregation)
-        yield fitted
-        limits = _limits_after(fitted, *_ends(columns))
-        if rules.n_components is not None:
-            ends = np.array(list(limits.values())).T
-            bounds = ends if protected else None
-            fitted, found = yield from project_rows(fitted, rules.n_components, aggregation, bounds)
-            limits = dict(zip(found.names, found.limits(*ends).T.tolist(), strict=True))
-    else:
-        yield fitted
-        limits = {} if rules.n_components is not None else _limits_after(fitted, *_ends(columns))
-    model = yield from protocol(limits)
-    return PipelineModel(fitted, model)
 
 
 def _fit_rules(
@@ -459,23 +451,15 @@ def _preprocess(
 ) -> Preprocess:
     """Return the rules with these fills, centres and spreads."""
     fill, centre, spread = values
+    spread = np.where(spread > 0, spread, 1.0)
+    names = tuple(column.name for column in columns)
+    gaps: Gaps = "fill" if protected and rules.gaps == "keep" else rules.gaps
     kinds = rules.kinds(np.array([column.kind for column in columns], np.uint8))
     categories = [
         () if kind == KEPT_TEXT else column.categories or ()
         for column, kind in zip(columns, kinds, strict=True)
     ]
-    return Preprocess(
-        tuple(column.name for column in columns),
-        kinds,
-        (),
-        "fill" if protected and rules.gaps == "keep" else rules.gaps,
-        fill,
-        centre,
-        np.where(spread > 0, spread, 1.0),
-        np.array([len(one) for one in categories], np.int64),
-        tuple(category for one in categories for category in one),
-        rules.unknown,
-    )
+    return rules.fitted(names, kinds, gaps, (fill, centre, spread), categories)
 
 
 def _moments(

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.columns import MAX_EXACT, MAX_TEXT
+from fedlib.core.columns import MAX_EXACT, MAX_TEXT, are_identifiers
 from fedlib.core.file_errors import UnreadableFile
 from fedlib.core.texts import composed, printable
 from fedlib.tables.columns import GROUPED, check_faults
@@ -39,13 +39,11 @@ from fedlib.tables.schema.descriptor import (
     Dialect,
     import_arrow,
 )
-from fedlib.tables.schema.reading import TEXT, Undecodable, find_names, open_source
+from fedlib.tables.schema.reading import Undecodable, open_source
 from fedlib.tables.schema.schema import Schema
-from fedlib.tables.streams import ReadOptions, find_encoding, undecodable
+from fedlib.tables.streams import ReadOptions, find_encoding, is_text_file, undecodable
 
 MIN_ROWS = 10  # of a category, and of a column with limits
-MIN_DISTINCT = 50  # texts with more different values, and this share of them, are identifiers
-SHARE_DISTINCT = 0.9
 MISSING = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "-", ".", "?")
 TRUE = {"true", "True", "TRUE"}
 FALSE = {"false", "False", "FALSE"}
@@ -109,7 +107,8 @@ def draft_schema(
     """
     path = Path(path)
     target, ids, weight = (name and composed(name) for name in (target, ids, weight))
-    names, cells, descriptor, faults = _read(path, sheet)
+    cells, descriptor, faults = _read(path, sheet)
+    names = [*cells]
     roles = {target: "target", weight: "weight"}
     unknown = [given for given in (target, ids, weight) if given is not None and given not in names]
     if unknown:
@@ -144,9 +143,9 @@ def not_read(names: Sequence[str]) -> str:
 
 def _read(
     path: Path, sheet: str | None
-) -> tuple[list[str], dict[str, Any], dict[str, Any], dict[str, list[str]]]:
-    """Return the names, the cells of all columns, how the file is written, and Excel's errors."""
-    if Path(path.name.lower().removesuffix(".gz")).suffix not in TEXT:
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, list[str]]]:
+    """Return the cells of all columns by name, how the file is written, and Excel's errors."""
+    if not is_text_file(path):
         from fedlib.tables.files import SiteFile
 
         options = ReadOptions(sheet=sheet)
@@ -155,33 +154,29 @@ def _read(
             if codes := [*file.content.leading_zeros]:
                 file = SiteFile.read(path, replace(options, text=codes))
         frame = file.content.frame
-        names = frame.columns.tolist()
-        faults = {each: [*file.content.faults.get(each, ())] for each in names}
+        faults = {each: [*file.content.faults.get(each, ())] for each in map(str, frame)}
         for each, errors in faults.items():
             check_faults(file.content.faults, each, [*filter(None, errors)])
-        source = open_source(frame, _texts(names), names, Dialect(), None)
-        return names, source.cells, {}, faults
+        return open_source(frame, None, (), Dialect(), None).cells, {}, faults
     found = find_encoding(path, None)
-    for encoding in (found, *([FALLBACK] if found == "utf-8" else [])):
+    encodings = [found, FALLBACK] if found == "utf-8" else [found]
+    for encoding in encodings:
         try:
             dialect = _dialect(path, encoding)
-            names = find_names(path, encoding, dialect)
-            source = open_source(path, _texts(names), names, dialect, encoding)
-        except UnicodeDecodeError as error:
-            if encoding == FALLBACK or found != "utf-8":
-                raise undecodable(path, error, encoding) from error
-            continue
+            cells = open_source(path, None, (), dialect, encoding).cells
+            break
         except OSError as error:
             raise ValueError(f"cannot be read: {error}") from error
-        except Undecodable:
-            if encoding == FALLBACK or found != "utf-8":
+        except (UnicodeDecodeError, Undecodable) as error:
+            if encoding != encodings[-1]:
+                continue
+            if isinstance(error, Undecodable):
                 raise
-            continue
-        break
+            raise undecodable(path, error, encoding) from error
     content: dict[str, Any] = {"delimiter": dialect.delimiter}
     if dialect.skip_initial_space:
         content["skipInitialSpace"] = True
-    return names, source.cells, {"encoding": encoding.removesuffix("-sig"), "dialect": content}, {}
+    return cells, {"encoding": encoding.removesuffix("-sig"), "dialect": content}, {}
 
 
 def _dialect(path: Path, encoding: str) -> Dialect:
@@ -211,10 +206,6 @@ def _without_options() -> Iterator[None]:
             f"{error}; a schema has no such options, so correct the file: its first line must have"
             " the names"
         ) from error
-
-
-def _texts(names: list[str]) -> list[Column]:
-    return [Column(name, "string") for name in names]
 
 
 def _is_key(cells: Any) -> bool:
@@ -325,15 +316,17 @@ def _date(words: Words) -> dict[str, Any] | None:
 
 def _string(words: Words) -> dict[str, Any]:
     """Return the field of a column of text."""
-    n_distinct = len(words.texts)
     kept = sorted(
         text
         for text, count in zip(words.texts, words.counts.tolist(), strict=True)
         if count >= MIN_ROWS
     )
-    identifiers = n_distinct > MIN_DISTINCT and n_distinct >= SHARE_DISTINCT * words.n_rows
     long = any(len(text) > MAX_TEXT for text in kept)
-    if identifiers or long or not 1 <= len(kept) <= MAX_CATEGORIES:
+    if (
+        are_identifiers(len(words.texts), words.n_rows)
+        or long
+        or not 1 <= len(kept) <= MAX_CATEGORIES
+    ):
         return {"type": "string", "fedlib": {"role": "ignore"}}
     return {"type": "string", "constraints": {"enum": kept}, "fedlib": {"outside": "other"}}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -17,14 +18,13 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.columns import MAX_EXACT
-from fedlib.core.labels import check_characters
+from fedlib.core.labels import check_characters, plain_number
 from fedlib.core.texts import composed, printable
 from fedlib.tables.columns import unguarded
 from fedlib.tables.schema.cells import Column, plain_numbers
 from fedlib.tables.schema.descriptor import Dialect, import_arrow
-from fedlib.tables.streams import csv_reader, find_encoding, is_wide, open_bytes
+from fedlib.tables.streams import csv_reader, find_encoding, is_text_file, is_wide, open_bytes
 
-TEXT = {".csv", ".tsv", ".txt"}
 DELIMITERS = ",;\t|"  # tried in this order if the dialect declares none
 
 
@@ -51,7 +51,7 @@ class Source(NamedTuple):
 
 def open_source(
     source: pd.DataFrame | str | Path,
-    columns: Sequence[Column],
+    columns: Sequence[Column] | None,
     fields: Sequence[str],
     dialect: Dialect,
     encoding: str | None,
@@ -63,8 +63,8 @@ def open_source(
     ----------
     source : DataFrame, str or Path
         A DataFrame, or a text file; other files are read by `fedlib.tables.files.read_table`.
-    columns : sequence of Column
-        The columns to read.
+    columns : sequence of Column or None
+        The columns to read; by default all, as texts.
     fields : sequence of str
         The names of all fields of the schema, for a file without names.
     dialect : Dialect
@@ -81,7 +81,7 @@ def open_source(
     if isinstance(source, pd.DataFrame):
         return _frame(source, columns)
     path = Path(source)
-    if Path(path.name.lower().removesuffix(".gz")).suffix in TEXT:
+    if is_text_file(path):
         try:
             marked = find_encoding(path, None)  # a byte order mark says more than the descriptor
             encoding = marked if marked != "utf-8" else encoding or marked
@@ -95,16 +95,20 @@ def open_source(
     from fedlib.tables.streams import ReadOptions
 
     content = SiteFile.read(path, ReadOptions(sheet=sheet)).content
-    for column in columns:
+    for column in columns or ():
         check_faults(content.faults, column.name, column.missing)
     return _frame(content.frame, columns)
 
 
-def _frame(frame: pd.DataFrame, columns: Sequence[Column]) -> Source:
+def _frame(frame: pd.DataFrame, columns: Sequence[Column] | None) -> Source:
     names = [composed(str(name).strip()) for name in frame.columns]
-    places = _find(names, columns)
+    places = _find(names, _texts(names) if columns is None else columns)
     cells = {column.name: _cells(frame.iloc[:, j], column) for column, j in places}
     return Source(cells, tuple(names), len(frame))
+
+
+def _texts(names: Sequence[str]) -> list[Column]:
+    return [Column(name, "string") for name in names]
 
 
 def _find(
@@ -182,10 +186,8 @@ def _word(value: object) -> str:
     """Return a value of a column with values of several types as text."""
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
-    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
-        value = int(value)
-    if isinstance(value, Integral):
-        return str(int(value))
+    if isinstance(value, Integral | Decimal) and isinstance(number := plain_number(value), int):
+        return str(number)
     if isinstance(value, float | np.number):
         return f"{float(value):.17g}"
     if hasattr(value, "isoformat"):
@@ -199,31 +201,42 @@ class Form(NamedTuple):
     Attributes
     ----------
     path : Path
+    dialect : Dialect
+    encoding : str
     n_cells : int
         The count of cells in each row.
-    dialect : Dialect
     delimiter : str
         The one that the dialect declares, or that was found.
     n_lines : int
         The count of lines before the rows.
-    encoding : str
     """
 
     path: Path
-    n_cells: int
     dialect: Dialect
+    encoding: str
+    n_cells: int
     delimiter: str
     n_lines: int
-    encoding: str
+
+    def rows(self) -> Any:
+        """Return the rows as Python's module csv reads them."""
+        lines = islice(_lines(self.path, self.encoding, self.dialect), self.n_lines, None)
+        return _reader(lines, self.dialect, self.delimiter)
 
 
 def _text(
-    path: Path, columns: Sequence[Column], fields: Sequence[str], dialect: Dialect, encoding: str
+    path: Path,
+    columns: Sequence[Column] | None,
+    fields: Sequence[str],
+    dialect: Dialect,
+    encoding: str,
 ) -> Source:
     """Return the columns of a text file."""
-    wanted = {column.name for column in columns}
+    wanted = {column.name for column in columns or ()}
     names, delimiter, n_lines = _header(path, wanted, fields, dialect, encoding)
-    form = Form(path, len(names), dialect, delimiter, n_lines, encoding)
+    form = Form(path, dialect, encoding, len(names), delimiter, n_lines)
+    if columns is None:  # the last separators of all rows may have nothing behind them
+        columns = _texts(names[: max((j for j, name in enumerate(names, 1) if name), default=0)])
     remedy = (
         "; if the names are not in the first line, remove the lines above them; if the fields have"
         f" another separator than {delimiter!r}, name it in this site's copy (dialect.delimiter)"
@@ -279,45 +292,27 @@ def _header(
 ) -> tuple[list[str], str, int]:
     """Return the names of the columns, the delimiter, and the count of lines before the rows.
 
-    If the dialect declares no delimiter, it is the one that finds most of the wanted names.
+    If the dialect declares no delimiter, it is the one that finds most of the wanted names, or in a
+    file without names the one that divides the first row into as many cells as there are fields.
     """
     # More than one line, because a name may have line breaks, or the first one is Excel's sep=;
     with closing(_lines(path, encoding, dialect)) as start:
         lines = list(islice(start, 16))
-    n_skipped = 0
-    if lines and lines[0].startswith("sep=") and len(lines[0].rstrip("\r\n")) == 5:
-        n_skipped = 1
-    if not dialect.header:
-        return list(fields), dialect.delimiter or _found(lines, fields, dialect), n_skipped
-    best: tuple[list[str], str, int] = [], dialect.delimiter or ",", n_skipped
+    n_skipped = int(re.fullmatch(r"sep=[^\r\n][\r\n]*", lines[0]) is not None) if lines else 0
+    names = [] if dialect.header else list(fields)
+    found, n_lines, most = dialect.delimiter or DELIMITERS[0], n_skipped, 0
     for delimiter in dialect.delimiter or DELIMITERS:
         reader = _reader(lines[n_skipped:], dialect, delimiter)
         try:
-            names = [composed(unguarded(name).strip()) for name in next(filter(None, reader), [])]
+            cells = [composed(unguarded(cell).strip()) for cell in next(filter(None, reader), [])]
         except csv.Error:
             continue
-        if not best[0] or len(wanted & {*names}) > len(wanted & {*best[0]}):
-            best = names, delimiter, n_skipped + reader.line_num
-    return best
-
-
-def find_names(path: Path, encoding: str, dialect: Dialect) -> list[str]:
-    """Return the names in the first row of a text file, without empty ones at its end."""
-    names = _header(path, set(), (), dialect, encoding)[0]
-    while names and not names[-1]:
-        names.pop()
-    return names
-
-
-def _found(lines: Sequence[str], fields: Sequence[str], dialect: Dialect) -> str:
-    """Return the delimiter that divides the first row into as many cells as there are fields."""
-    for delimiter in DELIMITERS:
-        try:
-            if len(next(filter(None, _reader(lines, dialect, delimiter)), [])) == len(fields):
-                return delimiter
-        except csv.Error:
-            continue
-    return DELIMITERS[0]
+        n_fitting = len(wanted & {*cells}) if dialect.header else int(len(cells) == len(fields))
+        if n_fitting > most or not names:
+            found, most = delimiter, n_fitting
+            if dialect.header:
+                names, n_lines = cells, n_skipped + reader.line_num
+    return names, found, n_lines
 
 
 def _read_numbers(
@@ -406,8 +401,7 @@ def _undecodable(encoding: str) -> Undecodable:
 
 def _ragged(form: Form, n_odd: int) -> ValueError:
     """Return an error that names the first line with another count of cells."""
-    lines = islice(_lines(form.path, form.encoding, form.dialect), form.n_lines, None)
-    reader = _reader(lines, form.dialect, form.delimiter)
+    reader = form.rows()
     n = next(len(row) for row in reader if row and len(row) != form.n_cells)
     remedy = "quote cells that contain it"
     if n == form.n_cells + 1:
@@ -430,8 +424,7 @@ def _check_quotes(form: Form, n_rows: int) -> None:
             quoted = quoted or quote in data
     if not quoted or n_lines == n_rows:
         return
-    lines = islice(_lines(form.path, form.encoding, form.dialect), form.n_lines, None)
-    reader, first = _reader(lines, form.dialect, form.delimiter), form.n_lines + 1
+    reader, first = form.rows(), form.n_lines + 1
     try:
         for row in reader:
             broken = [line for cell in row if "\n" in cell for line in cell.split("\n")]
@@ -448,10 +441,9 @@ def _check_quotes(form: Form, n_rows: int) -> None:
 def _read_slowly(form: Form, positions: Sequence[int]) -> dict[int, Any]:
     """Do the same with Python's module csv."""
     arrow = import_arrow()
-    lines = islice(_lines(form.path, form.encoding, form.dialect), form.n_lines, None)
     columns: list[list[str]] = [[] for _ in positions]
     n_odd = 0
-    for row in _reader(lines, form.dialect, form.delimiter):
+    for row in form.rows():
         if row and len(row) != form.n_cells:
             n_odd += 1
         elif row:

@@ -1,4 +1,4 @@
-"""Summaries with a schema: what the sites have agreed on, and the requests that use it.
+"""What the sites have agreed on before a summary, by a schema or by bounds, and how it is used.
 
 The columns, their kinds, categories and limits are facts of the schema. So no request asks for
 them: clients count values and rows with known categories, and report no extremes.
@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 
 from fedlib.core.aggregation import Aggregation, agree_on_features
-from fedlib.core.array_types import Bytes, Floats, Ints
+from fedlib.core.array_types import Bools, Bytes, Floats, Ints
 from fedlib.core.client import Unanswerable
 from fedlib.core.columns import NUMBER, TEXT, RawTable, spelled_truth
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
+from fedlib.core.points import Bounds
 from fedlib.core.protocol import Flow, Replies
 from fedlib.tables.schema.cells import Column
 from fedlib.tables.summary.messages import (
@@ -182,12 +183,22 @@ class AgreedTable(NamedTuple):
         The categories of each column of text in ascending order; none for numbers.
     ends : array (2, n_columns)
         The limits of the columns of numbers that have two; otherwise NaN.
+    in_schema : bool
+        Whether a schema declares the columns; otherwise, bounds do.
     """
 
     names: tuple[str, ...]
     kinds: Bytes
     categories: tuple[tuple[str, ...], ...]
     ends: Floats
+    in_schema: bool = True
+
+    @classmethod
+    def of_bounds(cls, bounds: Bounds) -> AgreedTable:
+        """Return columns of numbers between bounds; they have no names if the bounds have none."""
+        n_columns = bounds.limits.shape[1]
+        kinds = np.full(n_columns, NUMBER, np.uint8)
+        return cls(bounds.names, kinds, ((),) * n_columns, bounds.limits, False)
 
     @classmethod
     def of(cls, columns: Sequence[Column], given: Mapping[int, tuple[float, float]]) -> AgreedTable:
@@ -237,6 +248,12 @@ class AgreedTable(NamedTuple):
         texts, lengths, _ = self.lists
         split_counts = dict(zip(texts.tolist(), split(counts, lengths), strict=True))
         return tuple(split_counts.get(j, np.empty(0, np.int64)) for j in range(len(self.names)))
+
+    def of_numbers(self, values: Floats, valid: Bools) -> Floats:
+        """Return values of the columns of numbers among all columns, NaN where not valid."""
+        everything = np.full(len(self.kinds), np.nan)
+        everything[self.numbers] = np.where(valid, values, np.nan)
+        return everything
 
     def others(self, counts: Ints, category_counts: Sequence[Ints]) -> Ints:
         """Return the number of texts (n_columns,) without a counted category."""

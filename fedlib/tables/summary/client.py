@@ -50,9 +50,11 @@ from fedlib.tables.summary.private import (
     NoisyColumnSums,
     SumAgreedColumnsNoisily,
     SumColumnsNoisily,
+    SumWeightedColumns,
+    rows_of,
     sum_columns_noisily,
+    sum_weighted_columns,
 )
-from fedlib.tables.summary.weighted import SumWeightedColumns, rows_of, sum_weighted_columns
 
 
 class SummaryClient(Client):

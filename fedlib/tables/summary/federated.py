@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.core.aggregation import Aggregation, AgreedColumns, agree_on_features
+from fedlib.core.aggregation import AgreedColumns, agree_on_features
 from fedlib.core.array_types import Ints
 from fedlib.core.client import Client
 from fedlib.core.columns import NUMBER, TEXT, RawTable
@@ -27,7 +27,6 @@ from fedlib.core.parameters import (
 from fedlib.core.points import NO_BOUNDS
 from fedlib.core.protocol import Flow
 from fedlib.protection.estimator import WeightedFederated, in_schema, is_protected
-from fedlib.protection.sums import NoisySums
 from fedlib.tables.schema.cells import IDENTIFIER, Column
 from fedlib.tables.summary.agreed import AgreedTable
 from fedlib.tables.summary.client import SummaryClient
@@ -37,18 +36,7 @@ from fedlib.tables.summary.messages import (
     TableView,
     agree_on_columns,
 )
-from fedlib.tables.summary.private import (
-    agree_on_names,
-    agreed_private_summary,
-    leads,
-    private_summary,
-)
-from fedlib.tables.summary.weighted import (
-    agree_on_schema,
-    agreed_secure_summary,
-    secure_summary,
-    weighted_summary,
-)
+from fedlib.tables.summary.private import clipped_summary, leads
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -258,58 +246,24 @@ class FederatedSummary(WeightedFederated):
         return fractions
 
     def _flow(self) -> Flow[TableSummary]:
-        fractions = self._fractions
-        if self.schema is not None:
-            return self._agreed_flow(self.schema, fractions)
+        fractions, schema = self._fractions, self.schema
         bounds = NO_BOUNDS if self.bounds is None else self._bounds()
-        if self.max_weight is not None:
-            sums, (limits, names) = self._aggregation(1, bounds), bounds
-            kinds = np.full(limits.shape[1], NUMBER, np.uint8)
-            agreed = AgreedTable(names, kinds, ((),) * len(kinds), limits)
-            return self._weighted_flow(agreed, sums, agree_on_names(sums, bounds))
-        if is_protected(self):
-            aggregation = self._aggregation(1, bounds)
-            if isinstance(aggregation, NoisySums):
-                return private_summary(bounds, self.n_bins, aggregation)
-            return secure_summary(bounds, self.n_bins, aggregation)
+        agreed = None
+        if schema is not None:
+            columns = _described(schema)
+            if is_protected(self):
+                columns = [column.protected() for column in columns]
+            agreed, bounds = AgreedTable.of(columns, bounds.by_index(schema.features)), NO_BOUNDS
+        if is_protected(self) or self.max_weight is not None:
+            agreed, sums = agreed or AgreedTable.of_bounds(bounds), self._aggregation(1)
+            largest = None if self.max_weight is None else self._largest_weight()
+            return clipped_summary(agreed, self.n_bins, sums, largest)
         return summarise(
             TableView(check_names(self.categorical)),
             fractions,
             self.rank_error,
             bounds,
             self.n_bins,
-            self.max_categories,
-            self.min_category_count,
-        )
-
-    def _weighted_flow(
-        self, agreed: AgreedTable, sums: Aggregation, describe: Flow[tuple[str, ...]]
-    ) -> Flow[TableSummary]:
-        """Return the flow of a run with weights."""
-        largest = self._largest_weight()
-        assert largest is not None
-        return weighted_summary(agreed, self.n_bins, largest, sums, describe)
-
-    def _agreed_flow(self, schema: AgreedColumns, fractions: list[float]) -> Flow[TableSummary]:
-        """Return the flow of a run with a schema."""
-        given = {} if self.bounds is None else self._bounds().by_index(schema.features)
-        columns = _described(schema)
-        if is_protected(self):
-            columns = [column.protected() for column in columns]
-        agreed, n_bins = AgreedTable.of(columns, given), self.n_bins
-        if self.max_weight is not None:
-            sums = self._aggregation(1)
-            return self._weighted_flow(agreed, sums, agree_on_schema(sums, agreed.names))
-        if self.epsilon is not None:
-            return agreed_private_summary(agreed, n_bins, self._noisy_sums(1))
-        if self.secure:
-            return agreed_secure_summary(agreed, n_bins, self._sums())
-        return summarise(
-            TableView(),
-            fractions,
-            self.rank_error,
-            NO_BOUNDS,
-            n_bins,
             self.max_categories,
             self.min_category_count,
             agreed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -109,7 +109,8 @@ def _find_ranks(
         return None if same else ".counts must sum to the numbers of values reported before"
 
     while intervals := sorted({interval for interval, _ in place.values() if is_open(interval)}):
-        replies = yield from count_values(view, described, intervals, REFINEMENT, contradiction)
+        request = count_parts(view, intervals, REFINEMENT)
+        replies = yield from ask(request, described, contradiction)
         sums = np.sum([reply.counts for reply in replies.values()], axis=0)
         chosen = {}
         for target, (interval, rank) in place.items():
@@ -131,18 +132,6 @@ def _find_ranks(
             values[target] = from_key(interval.low)
         errors[target] = total[interval] if interval.low < interval.high else 0
     return values, errors
-
-
-def count_values(
-    view: TableView,
-    described: Replies,
-    intervals: Sequence[KeyInterval],
-    n_bins: int,
-    contradiction: Callable[[str, Any], str | None],
-) -> Flow[Replies]:
-    """Ask for the number of values in each part of intervals."""
-    request = count_parts(view, intervals, n_bins)
-    return (yield from ask(request, described, contradiction))
 
 
 def count_parts(view: TableView, intervals: Sequence[KeyInterval], n_bins: int) -> CountBins:
@@ -225,6 +214,24 @@ class TableSummary(Checked):
     count_error: float = 0.0
 
 
+def make_summary(names: tuple[str, ...], kinds: Bytes, **statistics: Any) -> TableSummary:
+    """Return the statistics of columns; those that are not given are NaN, or there are none."""
+    n_columns = len(names)
+    nothing = dict.fromkeys(("means", "variances", "minima", "maxima"), np.full(n_columns, np.nan))
+    return TableSummary(
+        names,
+        kinds,
+        **{
+            **nothing,
+            "fractions": np.empty(0),
+            "quantiles": np.empty((0, n_columns)),
+            "rank_errors": np.empty((0, n_columns), np.int64),
+            "category_others": np.zeros(n_columns, np.int64),
+            **statistics,
+        },
+    )
+
+
 def summarise(
     view: TableView,
     fractions: Sequence[float],
@@ -268,23 +275,23 @@ def summarise(
             others = agreed.others(columns.counts, counts)
         with np.errstate(invalid="ignore", divide="ignore"):
             variances = np.where(columns.counts > 1, squares / (columns.counts - 1.0), np.nan)
-        return TableSummary(
+        return make_summary(
             columns.names,
             columns.kinds,
-            columns.n_rows,
-            columns.counts,
-            means,
-            variances,
-            low,
-            high,
-            np.array(fractions, np.float64),
-            quantiles,
-            errors,
-            edges,
-            histograms,
-            categories,
-            counts,
-            others,
+            n_rows=columns.n_rows,
+            counts=columns.counts,
+            means=means,
+            variances=variances,
+            minima=low,
+            maxima=high,
+            fractions=np.array(fractions, np.float64),
+            quantiles=quantiles,
+            rank_errors=errors,
+            edges=edges,
+            histograms=histograms,
+            categories=categories,
+            category_counts=counts,
+            category_others=others,
         )
 
     return (yield from repeat(attempt))
@@ -359,7 +366,7 @@ def _find_histograms(
             return ".counts must sum to the number of values"
         return None
 
-    replies = yield from count_values(view, described, intervals, 1, contradiction)
+    replies = yield from ask(count_parts(view, intervals, 1), described, contradiction)
     sums = np.sum([reply.counts for reply in replies.values()], axis=0)
     counts[drawn] = sums.reshape(len(drawn), n_bins)
     return edges, counts

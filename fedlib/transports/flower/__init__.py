@@ -32,8 +32,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import telemetry
 
 from fedlib.transports.flower.app import client_app
-from fedlib.transports.flower.fin import FIN, FINResult
-from fedlib.transports.flower.log import show_errors_in_one_line
+from fedlib.transports.flower.fin import FIN, FINResult, show_errors_in_one_line
 from fedlib.transports.flower.transport import Flower, GridInProcess, PartitionError
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""FIN: a Flower strategy that runs any flow."""
+"""FIN: a Flower strategy that runs any flow; and what Flower's log shows of an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedlib.core.ledger import Ledger
-from fedlib.core.protocol import Flow, run
+from fedlib.core.protocol import Flow, TooFewClients, run
+from fedlib.core.texts import printable
 from fedlib.transports.flower.transport import Flower
 
 logger = logging.getLogger(__name__)
@@ -139,3 +140,30 @@ def _metrics(ledger: Ledger) -> dict[int, MetricRecord]:
         step["messages"] = cast(int, step["messages"]) + 1
         step["bytes"] = cast(int, step["bytes"]) + entry.bytes
     return metrics
+
+
+class OneLineErrors(logging.Filter):
+    """Replaces the traceback of an error that the user can repair by its text."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Shorten the record; return True, since every record is shown."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, ValueError | TooFewClients):
+            text = f"{record.getMessage()}: {printable(str(error))}"
+            record.msg, record.args, record.exc_info = "%s", (text,), None
+        return True
+
+
+def show_errors_in_one_line() -> None:
+    """Let Flower's log show a mistake in the configuration of a run as one line.
+
+    This holds for every ValueError, such as an unknown parameter of a protocol, and for
+    `TooFewClients`. Other errors keep their traceback.
+
+    Examples
+    --------
+    >>> show_errors_in_one_line()
+    """
+    logger = logging.getLogger("flwr")
+    if not any(isinstance(known, OneLineErrors) for known in logger.filters):
+        logger.addFilter(OneLineErrors())

@@ -32,7 +32,7 @@ from fedlib.transports.http.connections import (
 from fedlib.transports.http.limits import Limits
 from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.sessions import Sessions
-from fedlib.transports.http.status import Monitor, Status, Traffic, networks, take_status
+from fedlib.transports.http.status import Monitor, Status, networks
 from fedlib.transports.http.web import HEADERS, application
 from fedlib.transports.http.wire import LONGEST, SHORTEST, Tokens, Welcome, require_tls
 
@@ -162,19 +162,18 @@ class HTTP:
         self.run = run or secrets.token_hex(8)
         self.protocol = protocol
         self._schema, self._protected, self._secure = schema, protected, secure
-        self.parameters = dict(parameters or {})
         self.journaled = False
         now = time.monotonic()
         # Deadlines use the monotonic clock, which a correction of the wall clock does not move.
         self._origin = datetime.now() - timedelta(seconds=now)
         self._service = SessionService(Sessions(tokens, limits, now))
-        self._traffic = Traffic()
-        monitor = Monitor(self._service, self._traffic, self._status, allowed_monitors)
+        parameters = dict(parameters or {})
+        self._monitor = Monitor(self._service, protocol, parameters, self._date, allowed_monitors)
         app = application(
             self._service,
             welcome=self._welcome,
-            status=self._status if status_page else None,
-            more=monitor.routes(),
+            status=self._monitor.status if status_page else None,
+            more=self._monitor.routes(),
             hosts=[host, *hosts],
         )
         context = None
@@ -259,18 +258,7 @@ class HTTP:
 
     def status(self) -> Status:
         """Return the progress of the run in names, numbers and sizes."""
-        return self._do(self._status)
-
-    def _status(self) -> Status:
-        return take_status(
-            self._service.sessions,
-            self._traffic,
-            self.ledger,
-            self.protocol,
-            self.parameters,
-            time.monotonic(),
-            self._date,
-        )
+        return self._do(self._monitor.status)
 
     # For a journal
 

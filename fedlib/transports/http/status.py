@@ -27,6 +27,7 @@ Metric                               Meaning
 from __future__ import annotations
 
 import ipaddress
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,7 +51,6 @@ from starlette.routing import Route
 from fedlib.core.ledger import SERVER, Ledger
 from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.session import Session, State
-from fedlib.transports.http.sessions import Sessions
 
 MAX_STEPS = 20  # steps of the conversation that are shown
 MAX_CLIENTS = 100  # clients that are described one by one
@@ -250,61 +250,6 @@ class Status:
         return f"step {self.step}: {self.request}, {progress}, {size(self.bytes)}"
 
 
-def take_status(
-    sessions: Sessions,
-    traffic: Traffic,
-    ledger: Ledger | None,
-    protocol: str,
-    parameters: Mapping[str, Any],
-    now: float,
-    clock: Callable[[float], datetime],
-) -> Status:
-    """Return the status of a run; ``clock`` converts a time of the sessions."""
-    traffic.update(ledger)
-    lost = dict(ledger.lost) if ledger else {}
-    states: dict[State, list[str]] = {state: [] for state in URGENCY}
-    for name, session in sessions.by_name.items():
-        states[session.state].append(name)
-    described = list(sessions.by_name)
-    if len(described) > MAX_CLIENTS:
-        described = list(islice(chain.from_iterable(states.values()), MAX_CLIENTS))
-    open_requests = [s for s in sessions.by_name.values() if s.request is not None]
-    return Status(
-        protocol=protocol,
-        parameters=parameters,
-        outcome=sessions.outcome,
-        clients=[
-            _client_status(name, sessions[name], lost.get(name), now, clock) for name in described
-        ],
-        states={state.value: len(names) for state, names in states.items()},
-        joined=sessions.n_present,
-        opened=sessions.opened,
-        step=traffic.step,
-        request=traffic.request,
-        asked=len(open_requests),
-        answered=sum(session.reply is not None for session in open_requests),
-        bytes=traffic.bytes,
-        conversation=traffic.conversation(),
-    )
-
-
-def _client_status(
-    name: str,
-    session: Session,
-    lost: str | None,
-    now: float,
-    clock: Callable[[float], datetime],
-) -> ClientStatus:
-    """Return the status of a client; the ledger's reason also names the request and the step."""
-    return ClientStatus(
-        name,
-        session.state.value,
-        (lost or session.reason) if session.state is State.LOST else "",
-        None if session.since is None else clock(session.since),
-        None if session.seen is None else now - session.seen,
-    )
-
-
 def size(n_bytes: int) -> str:
     """Return a number of bytes in a suitable unit.
 
@@ -354,29 +299,75 @@ def networks(addresses: Collection[str]) -> list[Any]:
 
 
 class Monitor(Collector):
-    """The two endpoints.
+    """Takes the status of a run, and answers with it at two endpoints.
 
     Parameters
     ----------
     service : SessionService
-    traffic : Traffic
-        The messages of the run.
-    status : callable
-        Returns the status of the run.
+    protocol : str
+    parameters : mapping of str
+        Those of the protocol.
+    clock : callable
+        Converts a time of the sessions.
     allowed : list of networks
         The callers that receive an answer.
+
+    Attributes
+    ----------
+    traffic : Traffic
+        The messages of the run.
     """
 
     def __init__(
         self,
         service: SessionService,
-        traffic: Traffic,
-        status: Callable[[], Status],
+        protocol: str,
+        parameters: Mapping[str, Any],
+        clock: Callable[[float], datetime],
         allowed: list[Any],
     ):
-        self.service, self.traffic, self.status, self.allowed = service, traffic, status, allowed
+        self.service, self.protocol, self.parameters = service, protocol, parameters
+        self.clock, self.allowed, self.traffic = clock, allowed, Traffic()
         self._registry = CollectorRegistry()
         self._registry.register(self)
+
+    def status(self) -> Status:
+        """Return the status of the run."""
+        sessions, traffic, ledger = self.service.sessions, self.traffic, self.service.ledger
+        traffic.update(ledger)
+        lost = dict(ledger.lost) if ledger else {}
+        states: dict[State, list[str]] = {state: [] for state in URGENCY}
+        for name, session in sessions.by_name.items():
+            states[session.state].append(name)
+        described = list(sessions.by_name)
+        if len(described) > MAX_CLIENTS:
+            described = list(islice(chain.from_iterable(states.values()), MAX_CLIENTS))
+        open_requests = [s for s in sessions.by_name.values() if s.request is not None]
+        return Status(
+            protocol=self.protocol,
+            parameters=self.parameters,
+            outcome=sessions.outcome,
+            clients=[self._client(name, sessions[name], lost.get(name)) for name in described],
+            states={state.value: len(names) for state, names in states.items()},
+            joined=sessions.n_present,
+            opened=sessions.opened,
+            step=traffic.step,
+            request=traffic.request,
+            asked=len(open_requests),
+            answered=sum(session.reply is not None for session in open_requests),
+            bytes=traffic.bytes,
+            conversation=traffic.conversation(),
+        )
+
+    def _client(self, name: str, session: Session, lost: str | None) -> ClientStatus:
+        """Return the status of a client; the ledger's reason also has the request and the step."""
+        return ClientStatus(
+            name,
+            session.state.value,
+            (lost or session.reason) if session.state is State.LOST else "",
+            None if session.since is None else self.clock(session.since),
+            None if session.seen is None else time.monotonic() - session.seen,
+        )
 
     def routes(self) -> list[Route]:
         """Return the routes of the endpoints; none if nobody may call them."""

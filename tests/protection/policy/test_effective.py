@@ -17,7 +17,7 @@ from fedlib.protection.privacy import Privacy
 from fedlib.sites.site import make_estimator
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.messages import CountBins, to_keys
-from fedlib.tables.summary.weighted import SumWeightedColumns
+from fedlib.tables.summary.private import SumWeightedColumns
 from fedlib.testing import Recorder
 
 PLACE = np.zeros(1, np.int64), np.array([10])

@@ -32,7 +32,7 @@ from fedlib.tables.pipeline.client import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.messages import CountBins, SumClippedColumns, TableView, to_keys
-from fedlib.tables.summary.weighted import SumWeightedColumns
+from fedlib.tables.summary.private import SumWeightedColumns
 from fedlib.testing import Recorder
 
 OPEN = [case for case in CASES if "masked" not in case and "noisy" not in case]
@@ -305,7 +305,7 @@ def test_the_kind_of_a_column_would_tell_a_single_value(value):
     X = pd.DataFrame({"usual": np.arange(60.0), "rare": pd.Series([None] * 60, dtype=object)})
     request, y = DescribeTraining(0.3), np.repeat([0, 1], 30)
     assert guarded(BoostingClient((X, y)), groups="singly").answer(request).n_rows == 60
-    targets = DescribeTargets("reg:squarederror", 0.0, 0.3)
+    targets = DescribeTargets(0.3, objective="reg:squarederror", parameter=0.0)
     X.loc[7, "rare"] = value
     for client, asked in ((BoostingClient, request), (RegressionClient, targets)):
         assert guarded(client((X, y)), groups="singly").answer(asked) == Declined("min_count")

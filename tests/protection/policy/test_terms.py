@@ -45,7 +45,7 @@ from fedlib.tables.pipeline import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess, PreprocessAndProject
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.messages import SumColumns, SumValues
-from fedlib.tables.summary.weighted import SumWeightedColumns
+from fedlib.tables.summary.private import SumWeightedColumns
 from fedlib.testing import Recorder
 
 RNG = np.random.default_rng(0)
@@ -313,7 +313,10 @@ def test_the_folds_of_an_honest_server_are_answered():
 
 def test_the_slope_of_pseudo_huber_is_a_term():
     """With a slope of almost 0, a sum of gradients is a count of signs."""
-    requests = [DescribeTargets("reg:pseudohubererror", slope, 0.3) for slope in (1.0, 1e-9)]
+    requests = [
+        DescribeTargets(0.3, objective="reg:pseudohubererror", parameter=slope)
+        for slope in (1.0, 1e-9)
+    ]
     assert guarded(RegressionClient((X, Y))).answer(requests[0]) == SMALL
     site = guarded(RegressionClient((X, Y)), groups="singly")
     assert site.answer(requests[0]).n_rows == 60

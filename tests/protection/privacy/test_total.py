@@ -44,8 +44,11 @@ from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.tables.components.flow import SumClippedScatter
 from fedlib.tables.summary.client import SummaryClient
-from fedlib.tables.summary.private import SumAgreedColumnsNoisily, SumColumnsNoisily
-from fedlib.tables.summary.weighted import SumWeightedColumns
+from fedlib.tables.summary.private import (
+    SumAgreedColumnsNoisily,
+    SumColumnsNoisily,
+    SumWeightedColumns,
+)
 from fedlib.testing import Recorder, seeded_noise
 
 PRIVACY = Privacy(rho=1e-3)
@@ -533,4 +536,4 @@ def test_a_minimum_count_does_not_decline_masked_sums_with_noise():
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
 def test_no_power_whose_sums_no_reply_may_contain(power):
     with pytest.raises(MessageError, match=r"variance power of \d"):
-        DescribeTargets("reg:tweedie", power, 0.3)
+        DescribeTargets(0.3, objective="reg:tweedie", parameter=power)

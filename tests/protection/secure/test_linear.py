@@ -20,7 +20,7 @@ from fedlib.protection.secure.fixed_point import (
 from fedlib.protection.secure.points import CountPoints, PointCount
 from fedlib.tables.summary.agreed import CountKnownCategories
 from fedlib.tables.summary.client import SummaryClient
-from fedlib.tables.summary.weighted import SumWeightedColumns
+from fedlib.tables.summary.private import SumWeightedColumns
 
 NOTHING = (), False, np.empty(0, np.int64), np.empty(0)
 IDENTITY = simulated_identities(["A", "B", "C"])["A"]

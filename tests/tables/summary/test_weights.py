@@ -9,7 +9,7 @@ from fedlib.core.messages import decode, encode
 from fedlib.protection.privacy import Privacy
 from fedlib.sites.models import load, save
 from fedlib.tables.summary import SummaryClient
-from fedlib.tables.summary.weighted import SumWeightedColumns
+from fedlib.tables.summary.private import SumWeightedColumns
 from fedlib.testing import Recorder, seeded_noise
 
 RNG = np.random.default_rng(0)
