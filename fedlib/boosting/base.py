@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.boosting.agreed import RoundReport, agreed_features, problems_of, rates_of
 from fedlib.boosting.categories import listed, read_table, unknown_categories
 from fedlib.boosting.classes import Class
 from fedlib.boosting.cuts import MAX_VALUE, bounded_cuts
@@ -24,14 +23,15 @@ from fedlib.boosting.data import (
     check_margins,
     row_limit,
 )
+from fedlib.boosting.eval_sets import Constrained, Validated
 from fedlib.boosting.export import Explained, Exported, from_booster
+from fedlib.boosting.from_schema import agreed_features, problems_of
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.boosting.objectives import options_of
 from fedlib.boosting.rules import NEWEST_RULES, RULES, RulesName
 from fedlib.boosting.scores import METRICS
-from fedlib.boosting.settings import Settings
+from fedlib.boosting.settings import RoundReport, Settings, rates_of
 from fedlib.boosting.trees import BoostedTrees
-from fedlib.boosting.validated import Constrained, Validated
 from fedlib.core.aggregation import AgreedColumns
 from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
@@ -246,7 +246,7 @@ class Boosted(Exported, Explained, Validated, Constrained):
         None,
         """
         A function that the server calls after each round with a
-        `fedlib.boosting.agreed.RoundReport`, such as for a progress bar. If it returns True, the
+        `fedlib.boosting.settings.RoundReport`, such as for a progress bar. If it returns True, the
         run ends after this round. Nothing crosses the network but this end. Not for the command
         line, and not stored with a model.
         """,

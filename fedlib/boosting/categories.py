@@ -1,8 +1,8 @@
 """Features with categories: how clients agree on them, and how texts become numbers.
 
 The categories of a feature are the texts that any client has, or those of the study's schema
-(`fedlib.boosting.agreed`), in ascending order. A category is numbered by its place in this order,
-and a text that is not among them has the next number: the one of all other texts. If a client
+(`fedlib.boosting.from_schema`), in ascending order. The code of a category is its index in this
+order, and a text that is not among them has the next code, that of all other texts. If a client
 withholds categories with few rows, these rows have it, too. As in XGBoost, a category that training
 has not seen is in no set that goes right, so it goes left. Predictions of such rows come with a
 warning (`unknown_categories`).
@@ -27,12 +27,12 @@ from fedlib.boosting.messages import Levels
 from fedlib.core.aggregation import MAX_SHOWN, agree_on_kind, exclude
 from fedlib.core.array_fields import OF_CLIENT
 from fedlib.core.array_types import Bools, Floats32
-from fedlib.core.client import Unanswerable
+from fedlib.core.client import BadRequest
+from fedlib.core.column_names import feature_names
 from fedlib.core.columns import EMPTY, NUMBER, TEXT, TRUTH, as_categories, read_columns
 from fedlib.core.messages import Array, Message, MessageError
-from fedlib.core.names import feature_names
 from fedlib.core.protocol import Flow, Replies
-from fedlib.core.texts import composed, printable
+from fedlib.core.wording import composed, printable
 from fedlib.tables.summary.messages import Category, split
 
 MAX_CATEGORIES = 2**12  # of one feature; a set of them has as many bits
@@ -101,7 +101,7 @@ class Table(NamedTuple):
         """
         n_features = self.numbers.shape[1]
         if len(levels) not in (0, n_features):
-            raise Unanswerable(f"levels must be those of {n_features} features; got {len(levels)}")
+            raise BadRequest(f"levels must be those of {n_features} features; got {len(levels)}")
         if not levels and not self.texts:
             return self.numbers
         rows = self.numbers.copy()
@@ -328,7 +328,7 @@ def check_least_count(min_category_count: int) -> int:
     return min_category_count
 
 
-def fingerprints(table: Table) -> Floats32:
+def row_hashes(table: Table) -> Floats32:
     """Return numbers (n_rows, n_features) that are equal for equal rows of any client."""
     rows = table.numbers.copy()
     for f, column in table.texts.items():

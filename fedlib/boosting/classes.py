@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedlib.core.aggregation import Disagreement, agree
-from fedlib.core.labels import read_classes, truth_spelling
+from fedlib.core.targets import read_classes, truth_spelling
 
 Class = bool | int | float | str
 

@@ -20,7 +20,7 @@ from fedlib.boosting.descriptions import (
     TargetDescription,
     TargetSums,
     TrainingDescription,
-    first_size,
+    initial_scale,
     reply_of_targets,
     target_sums,
 )
@@ -38,9 +38,9 @@ from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.row_client import of_run
 from fedlib.boosting.tree_client import TreeClient
 from fedlib.core.array_types import Bools, Floats32, Ints
-from fedlib.core.client import Unanswerable, handles, partitions
-from fedlib.core.labels import read_classes
+from fedlib.core.client import BadRequest, handles, partitions
 from fedlib.core.messages import Message
+from fedlib.core.targets import read_classes
 from fedlib.protection.secure.fixed_point import add_rows, summed
 
 
@@ -194,11 +194,11 @@ class RegressionClient(TreeClient):
         )
 
     def _first_size(self, request: DescribeTargets, trains: Bools) -> float:
-        """Return `first_size` of the rows of training; 0 if they have no base margins."""
+        """Return `initial_scale` of the rows of training; 0 if they have no base margins."""
         if not self.has_margins or self.base_margin is None:
             return 0.0
         rows = (self.base_margin[trains], self._labels()[trains], self.weight[trains])
-        return first_size(*rows, request.objective, request.parameter)
+        return initial_scale(*rows, request.objective, request.parameter)
 
     # The slope of pseudo-Huber loss makes a sum of gradients a count of rows of one sign.
     @partitions(DescribeTargets, singly=True, counts=True, terms=("objective", "parameter"))
@@ -251,7 +251,7 @@ class RegressionClient(TreeClient):
         """Return the targets, limited to those that the objective and the run allow."""
         y, chosen = self._labels(), OBJECTIVES[objective]
         if (n_columns := 1 if y.ndim == 1 else y.shape[1]) != chosen.n_columns:
-            raise Unanswerable(f"y has {n_columns} column(s); {objective} has {chosen.n_columns}")
+            raise BadRequest(f"y has {n_columns} column(s); {objective} has {chosen.n_columns}")
         if chosen.n_columns == 2:
             return self._ordered(y, objective)
         for check in (partial(check_allowed, objective=objective), partial(check_size, max_target)):

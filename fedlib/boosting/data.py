@@ -23,10 +23,10 @@ from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.core.aggregation import Disagreement, agree
 from fedlib.core.array_types import Bools, Floats32, Words
 from fedlib.core.client import Client
+from fedlib.core.column_names import as_table, feature_names
 from fedlib.core.columns import REPLACE
-from fedlib.core.labels import read_targets, read_weights
-from fedlib.core.names import as_table, feature_names
 from fedlib.core.points import as_numbers, checked_array
+from fedlib.core.targets import read_targets, read_weights
 
 DIGITS = 8  # binary ones, that the mean row of most clients must have in units of gradients
 NO_MARGINS = (

@@ -42,7 +42,7 @@ from fedlib.core.array_types import Floats32
 from fedlib.core.columns import EMPTY
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.core.protocol import Flow, Replies
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 from fedlib.protection.secure.fixed_point import Digits, add_rows, digits_of_limits, summed
 from fedlib.protection.secure.points import NumberOfPoints
 
@@ -320,7 +320,7 @@ def reply_of_targets(
     return summed(TargetSums, digits, **found)
 
 
-def first_size(
+def initial_scale(
     margins: Floats32, y: Floats32, weight: Floats32, objective: str, parameter: Parameter
 ) -> float:
     """Return a power of two above the sums of absolute gradients and hessians at base margins.
@@ -341,7 +341,7 @@ def first_size(
     Examples
     --------
     >>> margins, one = np.array([[5.0]], np.float32), np.ones(1, np.float32)
-    >>> first_size(margins, one, one, "reg:squarederror", 0.0)
+    >>> initial_scale(margins, one, one, "reg:squarederror", 0.0)
     4.0
     """
     chosen, sums = OBJECTIVES[objective], target_sums(y, weight, objective, parameter)

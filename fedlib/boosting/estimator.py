@@ -55,9 +55,9 @@ from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.client import Client
 from fedlib.core.estimator import Example
-from fedlib.core.labels import read_classes, read_targets, read_weights
 from fedlib.core.parameters import KW_ONLY, Flag, Interval, OptionalPositiveFloat, StrOptions
 from fedlib.core.protocol import Flow
+from fedlib.core.targets import read_classes, read_targets, read_weights
 
 OF_NUMBERS = {name for name in OBJECTIVES if name.startswith(("reg:", "count:", "survival:"))}
 MAX_LEVELS = 2**10
@@ -139,8 +139,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     Columns of a DataFrame can be pandas categories or texts, with ``method="histogram"``. The
     clients count their rows with each category, and the server tells them the categories of all
     clients; `fedlib.boosting.categories` describes how texts become numbers. With `schema`, the
-    categories are those of the schema (`fedlib.boosting.agreed`): no client describes or counts
-    them, and ``secure=True`` and `epsilon` take columns of text, too. Splits are those of
+    categories are those of the schema (`fedlib.boosting.from_schema`): no client describes or
+    counts them, and ``secure=True`` and `epsilon` take columns of text, too. Splits are those of
     XGBoost with ``enable_categorical``. A category that no client has named goes left at every
     split, as in XGBoost, unless clients withhold rare categories: then it goes where their rows
     go. Text whose values are all numbers is a feature of numbers.

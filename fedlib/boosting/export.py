@@ -17,8 +17,8 @@ from fedlib.boosting.objectives import OBJECTIVES, Parameter, options_of, parame
 from fedlib.boosting.rules import NEWEST_RULES, RulesName, rules_of
 from fedlib.boosting.trees import BoostedTrees, Tree, children
 from fedlib.core.array_types import Bytes, Floats32
-from fedlib.core.labels import read_classes
-from fedlib.core.texts import composed
+from fedlib.core.targets import read_classes
+from fedlib.core.wording import composed
 from fedlib.kernels.buckets import BY_CATEGORY
 from fedlib.kernels.histograms import BELOW_ALL
 

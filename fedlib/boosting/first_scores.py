@@ -40,8 +40,8 @@ from fedlib.boosting.objectives import (
     sum_in_order,
     unit_bits,
 )
+from fedlib.boosting.server_state import reasons
 from fedlib.boosting.settings import Settings
-from fedlib.boosting.training import reasons
 from fedlib.core.array_types import Floats, Floats32, Ints
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow, Replies

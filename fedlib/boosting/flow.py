@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedlib.boosting.agreed import RoundReport
 from fedlib.boosting.categories import agree_on_categories, listed
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
 from fedlib.boosting.data import check_columns, check_precision
 from fedlib.boosting.descriptions import Described, describe
 from fedlib.boosting.first_scores import FIRST_SCORES
-from fedlib.boosting.growers import Grower, TopSplits, UnionSplits
 from fedlib.boosting.histograms import HistogramGrower, LossguideGrower
 from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.messages import BeginBoosting, KeepTrees, Levels, StartTrees
@@ -26,10 +24,11 @@ from fedlib.boosting.secure import (
     describe_privately,
     describe_securely,
 )
-from fedlib.boosting.settings import Settings
-from fedlib.boosting.training import DeclaredRows, Training, leaves
+from fedlib.boosting.server_state import DeclaredRows, Training, leaves
+from fedlib.boosting.settings import RoundReport, Settings
+from fedlib.boosting.tree_growers import Grower, TopSplits, UnionSplits
 from fedlib.boosting.trees import BoostedTrees, Tree, stack_sets
-from fedlib.core.names import check_names
+from fedlib.core.column_names import check_names
 from fedlib.core.protocol import Flow
 from fedlib.protection.sums import NoisySums
 

@@ -23,7 +23,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.boosting.growers import Grower, Level
 from fedlib.boosting.messages import (
     Count,
     Loss,
@@ -32,7 +31,7 @@ from fedlib.boosting.messages import (
     check_length,
     problem_of_extremes,
 )
-from fedlib.boosting.training import (
+from fedlib.boosting.server_state import (
     ColumnSampler,
     OpenNodes,
     Round,
@@ -42,6 +41,7 @@ from fedlib.boosting.training import (
     leaves,
     reasons,
 )
+from fedlib.boosting.tree_growers import Grower, Level
 from fedlib.boosting.trees import children
 from fedlib.core.array_types import Bools, Ints
 from fedlib.core.messages import Array, Message, MessageError, Privacy

@@ -16,8 +16,8 @@ from fedlib.boosting.categories import (
     LevelCounts,
     check_least_count,
     count_categories,
-    fingerprints,
     read_table,
+    row_hashes,
 )
 from fedlib.boosting.cuts import (
     CountBuckets,
@@ -41,10 +41,10 @@ from fedlib.boosting.messages import (
 )
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.core.array_types import Bools, Floats, Floats32, Ints, Ints32, Words
-from fedlib.core.client import Client, Unanswerable, handles, partitions
+from fedlib.core.client import BadRequest, Client, handles, partitions
+from fedlib.core.column_names import feature_names, in_order
 from fedlib.core.columns import category_groups, present
 from fedlib.core.messages import Message
-from fedlib.core.names import feature_names, in_order
 from fedlib.core.points import eval_sets_of
 from fedlib.kernels.histograms import (
     absolute_sums,
@@ -277,7 +277,7 @@ class RowsClient(Client):
     def _keys(self) -> Words:
         """Return the rows' keys, by which rows are drawn."""
         keys, counted = np.zeros(len(self.X), np.uint64), self._counted
-        keys[counted] = row_keys(fingerprints(self.table.rows(counted)))
+        keys[counted] = row_keys(row_hashes(self.table.rows(counted)))
         return keys
 
     def _training_rows(self) -> Bools:
@@ -290,7 +290,7 @@ class RowsClient(Client):
     @handles(DescribeFeatures)
     def describe_features(self, request: DescribeFeatures) -> Features:
         if self.base_margin is not None:  # only runs with masks or noise begin like this
-            raise Unanswerable(NO_MARGINS)
+            raise BadRequest(NO_MARGINS)
         return Features(self.n_features, self.features)
 
     @handles(CountPoints)
@@ -371,7 +371,7 @@ class GrowingRows(RowsClient):
             node = self._moved(state, request)
         if len(request.values):
             if len(request.values) < n_nodes:
-                raise Unanswerable(f"{len(request.values)} values for {n_nodes} nodes")
+                raise BadRequest(f"{len(request.values)} values for {n_nodes} nodes")
             margins = add_values(margins, node, request.values)
             node, ended = roots(*node.shape), np.full_like(ended, -1)
             n_nodes, n_rounds = len(node), n_rounds + 1
@@ -388,7 +388,7 @@ class GrowingRows(RowsClient):
         n_outputs, parameter = state.margins.shape[1], state.parameter
         is_scaled = OBJECTIVES[state.objective].scaled
         if not is_scaled or len(scales) != n_outputs or not isinstance(parameter, tuple):
-            raise Unanswerable(f"{len(scales)} scales for {state.objective}")
+            raise BadRequest(f"{len(scales)} scales for {state.objective}")
         for name in ("_gradients", "_unchecked_gradients"):  # which the other scales had
             self._cache.pop(name, None)
         self.state = unchecked_copy(state, parameter=(*parameter[:-n_outputs], *scales))
@@ -499,7 +499,7 @@ class GrowingRows(RowsClient):
         offsets, n_bins = state.offsets, len(state.thresholds)
         fit = len(offsets) == self.n_features + 1 and offsets[0] == 0 and offsets[-1] == n_bins
         if not fit or (np.diff(offsets) < 1).any():
-            raise Unanswerable("the bins do not fit the features")
+            raise BadRequest("the bins do not fit the features")
         bins = Cuts(offsets, state.thresholds).bins(self._coded(state.levels))
         narrow = np.uint16 if n_bins <= 2**16 else np.uint32
         return (bins + offsets[:-1]).astype(narrow)

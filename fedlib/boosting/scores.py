@@ -21,10 +21,10 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fedlib.boosting.growers import Grower, Level
 from fedlib.boosting.messages import MAX_WEIGHT, MetricName, Splits
 from fedlib.boosting.objectives import LARGEST_LIKELIHOOD, Parameter
-from fedlib.boosting.training import ROUNDING
+from fedlib.boosting.server_state import ROUNDING
+from fedlib.boosting.tree_growers import Grower, Level
 from fedlib.boosting.trees import BoostedTrees, Tree
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.messages import Array, Message, MessageError

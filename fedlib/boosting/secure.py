@@ -38,7 +38,6 @@ from fedlib.boosting.descriptions import (
     check_weight,
 )
 from fedlib.boosting.first_scores import ResidualSums, SumRoots
-from fedlib.boosting.growers import Grower, Level
 from fedlib.boosting.histograms import (
     HistogramGrower,
     LossguideGrower,
@@ -48,11 +47,12 @@ from fedlib.boosting.histograms import (
 from fedlib.boosting.label_sums import LabelSums
 from fedlib.boosting.messages import MAX_LOSS, MAX_SUM, MAX_WEIGHT
 from fedlib.boosting.objectives import OBJECTIVES, Parameter
+from fedlib.boosting.server_state import Training
 from fedlib.boosting.settings import Settings
-from fedlib.boosting.training import Training
+from fedlib.boosting.tree_growers import Grower, Level
 from fedlib.core.aggregation import Aggregation, agree_on_features
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Unanswerable
+from fedlib.core.client import BadRequest
 from fedlib.core.messages import Message, MessageError
 from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.privacy import Sensitivity
@@ -73,7 +73,7 @@ def gradient_limits(
 
     Raises
     ------
-    fedlib.core.client.Unanswerable
+    fedlib.core.client.BadRequest
         When the objective has no such limits.
 
     Examples
@@ -83,7 +83,7 @@ def gradient_limits(
     """
     chosen = OBJECTIVES[objective]
     if chosen.row_limits is None:
-        raise Unanswerable(f"{objective} has no noise: {chosen.unbounded}")
+        raise BadRequest(f"{objective} has no noise: {chosen.unbounded}")
     return chosen.row_limits(max_gradient, parameter)
 
 
@@ -224,18 +224,18 @@ class PrivateGrower(HistogramGrower):
             wanted=np.ones(level.n_open, bool),
             n_bins=n_bins,
         )
-        sums = in_units(replies[EVERYONE].sums, self.training.bits)
+        sums = scaled_gradients(replies[EVERYONE].sums, self.training.bits)
         return with_equal_totals(sums, self.training.cuts.offsets)
 
 
-def in_units(sums: Floats, bits: int) -> Ints:
+def scaled_gradients(sums: Floats, bits: int) -> Ints:
     """Return noisy histograms (n_nodes, n_bins, 2) in units of 2**-bits, as integers.
 
     Numbers that only a lie can have are limited, so that the total of the bins fits an int64.
 
     Examples
     --------
-    >>> in_units(np.array([[[0.5, 2.0**60]]]), bits=40).tolist() == [[[2**39, 2**60]]]
+    >>> scaled_gradients(np.array([[[0.5, 2.0**60]]]), bits=40).tolist() == [[[2**39, 2**60]]]
     True
     """
     limit = 2.0**60 / max(sums.shape[1], 1)

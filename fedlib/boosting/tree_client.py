@@ -46,7 +46,7 @@ from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
 from fedlib.boosting.secure import clipped, gradient_limits, row_sensitivity
 from fedlib.boosting.trees import add_margins
 from fedlib.core.array_types import Bools, Floats32, Ints, Ints32
-from fedlib.core.client import Unanswerable, handles, partitions
+from fedlib.core.client import BadRequest, handles, partitions
 from fedlib.core.messages import Done, Message
 from fedlib.kernels import splits
 from fedlib.kernels.forests import weighted_roots
@@ -92,9 +92,7 @@ class TreeClient(GrowingRows):
     @handles(BeginBoosting)
     def begin_boosting(self, request: BeginBoosting) -> Done:
         if (n_levels := len(request.levels)) not in (0, self.n_features):
-            raise Unanswerable(
-                f"levels must be those of {self.n_features} features; got {n_levels}"
-            )
+            raise BadRequest(f"levels must be those of {self.n_features} features; got {n_levels}")
         if len(request.thresholds):
             self._warn_of_coarse_features(Cuts(request.offsets, request.thresholds))
         self._cache.pop("_sorted_keys", None)  # not needed any more
@@ -189,7 +187,7 @@ class TreeClient(GrowingRows):
     def sum_roots(self, request: SumRoots) -> ResidualSums:
         state = self._update(request)
         if not OBJECTIVES[state.objective].scaled or state.margins.shape[1] != request.n_outputs:
-            raise Unanswerable(f"{state.objective} has no scales of {request.n_outputs} outputs")
+            raise BadRequest(f"{state.objective} has no scales of {request.n_outputs} outputs")
         weights, digits = self._weights(state), self.row_digits(request)
         roots = weighted_roots(state.margins, self._targets(state), weights)
         nothing = np.empty((0, 2))
@@ -219,7 +217,7 @@ class TreeClient(GrowingRows):
     def sum_leaves(self, request: SumLeaves) -> LeafSums:
         state = self._update(request)
         if state.n_nodes != request.n_nodes:
-            raise Unanswerable(f"{request.n_nodes} nodes of a tree that has {state.n_nodes}")
+            raise BadRequest(f"{request.n_nodes} nodes of a tree that has {state.n_nodes}")
         # A row whose proposals ended stays in that node, even if the other clients split it.
         node = np.where(state.ended >= 0, state.ended, state.node)
         node[:, ~self._drawn(state)] = -1
@@ -252,11 +250,9 @@ class TreeClient(GrowingRows):
         """Apply a request's decisions; return the sums of gradients by one of two functions."""
         state, wanted = self._scaled(request), request.wanted
         if len(wanted) != request.n_open:
-            raise Unanswerable(f"{len(wanted)} entries of wanted for {request.n_open} open nodes")
+            raise BadRequest(f"{len(wanted)} entries of wanted for {request.n_open} open nodes")
         if request.n_bins != len(state.thresholds):
-            raise Unanswerable(
-                f"{request.n_bins} bins requested; there are {len(state.thresholds)}"
-            )
+            raise BadRequest(f"{request.n_bins} bins requested; there are {len(state.thresholds)}")
         if not (len(request.values) or request.parents):  # the splits of one level, nothing else
             # Then one pass over the rows moves and sums them.
             decisions, n_nodes = state.new_splits(request)
@@ -351,7 +347,7 @@ class TreeClient(GrowingRows):
         # What is refused here follows from the requests and the features, whatever the rows are.
         state = self.recall(Growing)
         if state.subsample < 1 or state.held_out[0] > 0:
-            raise Unanswerable(
+            raise BadRequest(
                 "sums with noise must be over all rows, because one row more changes which of its"
                 f" equals are drawn; got subsample={state.subsample} and"
                 f" validation_fraction={state.held_out[0]}"
@@ -359,7 +355,7 @@ class TreeClient(GrowingRows):
         limits = gradient_limits(state.objective, request.max_gradient, state.parameter)
         sensitivity = row_sensitivity(limits, self.n_features, state.margins.shape[1])
         if state.bits != sensitivity.digits:
-            raise Unanswerable(f"bits must be {sensitivity.digits}, got {state.bits}")
+            raise BadRequest(f"bits must be {sensitivity.digits}, got {state.bits}")
 
         def gradients(state: Growing) -> Ints:
             return clipped(self._unchecked_gradients(state), limits, state.bits)

@@ -34,7 +34,7 @@ from typing import (
 import click
 
 from fedlib.core.file_errors import UnreadableFile
-from fedlib.core.texts import printable, read_edited
+from fedlib.core.wording import printable, read_edited
 from fedlib.tables.streams import ReadOptions, split_list
 
 FORMATS = ("text", "json")

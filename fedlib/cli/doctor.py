@@ -23,7 +23,7 @@ from fedlib.cli.common import (
     read_file,
 )
 from fedlib.cli.join import JoinCommand, JoinOptions, Site, check_allowed, raw_tables
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 
 with extra("http"):
     from fedlib.transports.http.diagnosis import Finding, diagnose

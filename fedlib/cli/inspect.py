@@ -14,7 +14,7 @@ from fedlib.cli.join import JoinCommand, JoinOptions, Patience, take_part
 from fedlib.core.estimator import Federated
 from fedlib.core.messages import Message, encode
 from fedlib.core.registry import protocols, wrappers
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 
 
 @partial(command, name="protocols")

@@ -30,7 +30,7 @@ from fedlib.cli.common import (
     report_changes,
     writing,
 )
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 from fedlib.transports.http.wire import CannotJoin
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import click
 
 from fedlib import __version__
 from fedlib.cli.common import FORMATS, configure, handler, in_json, report
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 
 # The module, the attribute and the help text of each command. The text is repeated here so that
 # the list of commands imports none of them.

@@ -9,7 +9,7 @@ from typing import Annotated
 import click
 
 from fedlib.cli.common import EXISTING, Flag, InputFile, Output, command, in_one_line, writing
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 
 
 @command

@@ -21,7 +21,7 @@ from fedlib.sites.leave_one_out.estimator import LeaveOneSiteOut, check_validate
 from fedlib.sites.site import argument_types
 from fedlib.tables.alignment import check_alignable
 from fedlib.tables.files import read_array
-from fedlib.tables.pipeline.federated import FederatedPipeline, check_wrapped
+from fedlib.tables.pipeline.estimator import FederatedPipeline, check_wrapped
 from fedlib.tables.schema import Schema
 
 

@@ -28,7 +28,7 @@ from fedlib.cli.common import (
 from fedlib.core.client import roles_of
 from fedlib.core.estimator import Federated
 from fedlib.core.registry import innermost
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 from fedlib.protection.estimator import is_protected
 from fedlib.sites.models import ModelFileError, load
 from fedlib.tables.files import write_labels

@@ -87,7 +87,7 @@ def read_clients(path: Path) -> dict[str, str]:
     """Return the digests of all clients' tokens by name."""
     import msgspec
 
-    from fedlib.core.texts import read_edited
+    from fedlib.core.wording import read_edited
 
     errors = OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError
     expected = f"{path} must be a file clients.json written by fedlib token: "

@@ -82,7 +82,7 @@ def check(
     lines depend on single rows, so they must not leave the site. The exit status is 1 if something
     must be fixed.
     """
-    from fedlib.core.texts import printable
+    from fedlib.core.wording import printable
     from fedlib.tables.schema import Schema
 
     with naming(file):

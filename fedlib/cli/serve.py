@@ -43,7 +43,7 @@ from fedlib.core.journal import JournalError, run_id
 from fedlib.core.ledger import Ledger
 from fedlib.core.protocol import TooFewClients
 from fedlib.core.registry import innermost, protocols
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 from fedlib.protection.estimator import is_protected
 from fedlib.sites.models import ModelFileError, save
 from fedlib.tables.columns import csv_bytes

@@ -26,11 +26,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from fedlib.core.column_names import difference, listed
 from fedlib.core.columns import EMPTY, KIND_NAMES, as_categories
 from fedlib.core.messages import Message, MessageError, Privacy
-from fedlib.core.names import difference, listed
 from fedlib.core.protocol import Flow, Reject, Replies, TooFewClients
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 
 MAX_SHOWN = 500  # characters of a client's value in the text of an error
 

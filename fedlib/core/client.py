@@ -33,7 +33,7 @@ from fedlib.core.messages import (
     privacy_of,
 )
 from fedlib.core.site_memory import TableMemory
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 
 State = TypeVar("State", bound=Message)
 Handler = TypeVar("Handler", bound=Callable[..., Message])
@@ -52,7 +52,7 @@ class OddRows(ValueError):
     """Some rows do not fit a delivered result. The other rows have their labels."""
 
 
-class Unanswerable(ValueError):
+class BadRequest(ValueError):
     """A request does not fit the columns or the earlier requests, whatever the rows are.
 
     A handler raises it before it looks at the rows. It is no failure of the site.
@@ -341,7 +341,7 @@ class Client:
         ------
         TypeError
             When no handler is marked for the request's class.
-        Unanswerable
+        BadRequest
             When a field is an index into the client's features, and too large.
         """
         if type(request) not in self.handlers:
@@ -351,7 +351,7 @@ class Client:
             try:
                 check_indices(request, {OF_CLIENT: self.n_features})
             except MessageError as error:
-                raise Unanswerable(str(error)) from error
+                raise BadRequest(str(error)) from error
 
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         """Return the digits of a request in secure sums (`Message.sum_digits`).
@@ -404,7 +404,7 @@ class Client:
         self.check_known(request)
         try:
             return self.handle(request)
-        except (Unanswerable, LostState):  # for all rows alike
+        except (BadRequest, LostState):  # for all rows alike
             raise
         except Exception as error:
             failed = ProtectedFailure(f"{type(request).__name__}: {error}")

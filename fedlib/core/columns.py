@@ -24,9 +24,9 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.core.array_types import Bools, Bytes, Floats, Ints
-from fedlib.core.labels import DATE, check_characters, kind_of, numbers_in_form, plain_number
-from fedlib.core.names import as_table, check_axes, feature_names, order
-from fedlib.core.texts import composed
+from fedlib.core.column_names import as_table, check_axes, feature_names, order
+from fedlib.core.targets import DATE, check_characters, kind_of, numbers_in_form, plain_number
+from fedlib.core.wording import composed
 
 NUMBER, TEXT, EMPTY = range(3)  # the kinds of columns
 KIND_NAMES = {NUMBER: "numbers", TEXT: "text", EMPTY: "no values"}
@@ -177,7 +177,7 @@ def present(column: Column) -> Bools:
     return ~np.isnan(column)
 
 
-def spelled_truth(text: str | None) -> str | None:
+def parse_booleans(text: str | None) -> str | None:
     """Return a truth value in its usual spelling, another text with composed accents, or a gap.
 
     Whether a column's truth values are spelled so depends on its other texts. So compare texts with
@@ -185,7 +185,7 @@ def spelled_truth(text: str | None) -> str | None:
 
     Examples
     --------
-    >>> spelled_truth("TRUE"), spelled_truth("yes"), spelled_truth(None)
+    >>> parse_booleans("TRUE"), parse_booleans("yes"), parse_booleans(None)
     ('True', 'yes', None)
     """
     return text and TRUTH.get(text.lower(), composed(text))

@@ -22,14 +22,14 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.core.aggregation import agree_on_features
 from fedlib.core.array_types import Floats
 from fedlib.core.client import Client
+from fedlib.core.column_names import in_common_order, in_order
 from fedlib.core.columns import check_no_identifiers
 from fedlib.core.in_process import InProcess, Parts
 from fedlib.core.journal import Journal
 from fedlib.core.ledger import Ledger
-from fedlib.core.names import in_common_order, in_order
 from fedlib.core.parameters import declare, plain_value
 from fedlib.core.points import check_points
-from fedlib.core.protocol import Flow, Host, TooFewClients, Transport, run
+from fedlib.core.protocol import Flow, LocalTransport, TooFewClients, Transport, run
 from fedlib.core.search import searching
 
 EXAMPLE_BOUNDS = ((-3.0, -3.0), (7.0, 7.0))  # of the points of examples
@@ -265,7 +265,7 @@ class Federated(BaseEstimator):
         flow, names = seeded.protocol(), seeded._column_names()
         make = partial(self._make_clients, names)
         transport = parts if isinstance(parts, Transport) else Parts(parts, make)
-        if isinstance(transport, Host):
+        if isinstance(transport, LocalTransport):
             _check_keys(seeded, transport)
             given = options or seeded._client_options(len(transport.clients))
             transport.create_clients(
@@ -293,7 +293,7 @@ class Federated(BaseEstimator):
         fitted.ledger_ = ledger
         fitted._set_model(model)
         fitted._set_names(ledger.features)
-        if isinstance(transport, Host):
+        if isinstance(transport, LocalTransport):
             fitted._set_labels(transport)
         if isinstance(transport, Parts):
             transport.close()
@@ -305,7 +305,7 @@ class Federated(BaseEstimator):
             setattr(self, name, value)
         return self
 
-    def _set_labels(self, host: Host) -> None:
+    def _set_labels(self, host: LocalTransport) -> None:
         """Set the labels of the rows of all clients, if the protocol has labels."""
         if self._has_labels():
             reader = copy.copy(self)
@@ -409,12 +409,12 @@ class Federated(BaseEstimator):
 class Clusterer:
     """What all estimators of clusters have; a mixin class."""
 
-    def fit_predict(self, parts: Sequence[Any] | Host, **options: Any) -> Any:
+    def fit_predict(self, parts: Sequence[Any] | LocalTransport, **options: Any) -> Any:
         """Fit the model and return the cluster of each row, as scikit-learn's clusterers do.
 
         Parameters
         ----------
-        parts : list, mapping, Series or Host
+        parts : list, mapping, Series or LocalTransport
             As for `fit`. Over a transport to other sites, the labels stay at the sites.
         **options
             Those of `fit`.
@@ -435,7 +435,7 @@ class Clusterer:
         >>> HorizontalDBSCAN(cell_size=1.0, min_samples=2).fit_predict([[[0.1], [0.2]], [[5.0]]])
         [array([0, 0]), array([-1])]
         """
-        elsewhere = isinstance(parts, Transport) and not isinstance(parts, Host)
+        elsewhere = isinstance(parts, Transport) and not isinstance(parts, LocalTransport)
         if elsewhere and self._has_labels():  # type: ignore[attr-defined]
             raise ValueError(
                 "fit_predict needs the data of all clients, such as a list of parts: over a"
@@ -455,7 +455,7 @@ def _model_of(flow: Flow[Any], transport: Transport, **options: Any) -> Any:
     raise error  # outside of the clause, so that the user does not read of both
 
 
-def _check_keys(estimator: Federated, host: Host) -> None:
+def _check_keys(estimator: Federated, host: LocalTransport) -> None:
     """Raise ValueError when an estimator, or one inside it, needs keys that its clients lack."""
     if isinstance(host, Parts):  # simulates them
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 
 
 class UnreadableFile(ValueError):

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.client import Client
+from fedlib.core.column_names import by_client
 from fedlib.core.journal import Place
 from fedlib.core.ledger import Ledger
 from fedlib.core.messages import Message, class_name, decode, encode
-from fedlib.core.names import by_client
 from fedlib.core.protocol import TooFewClients, serve
 from fedlib.core.threads import check_n_jobs, one_thread
 
@@ -148,7 +148,7 @@ class InProcess:
 
 
 class Parts(InProcess):
-    """A transport to one client per part of a list: a `fedlib.core.protocol.Host`.
+    """A transport to one client per part of a list: a `fedlib.core.protocol.LocalTransport`.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedlib.core.messages import Declined, Failure, Message, privacy_of
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 
 if TYPE_CHECKING:
     import pandas as pd

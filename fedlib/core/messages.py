@@ -648,7 +648,7 @@ class TooMuchWork(ValueError):
     """A request asks for more operations or memory than the client is willing to spend."""
 
 
-def problem_of_work(request: Message, most: float) -> str:
+def cost_error(request: Message, most: float) -> str:
     """Return why a client should refuse a request; empty if it may answer.
 
     Parameters
@@ -660,7 +660,7 @@ def problem_of_work(request: Message, most: float) -> str:
     Examples
     --------
     >>> from fedlib.clustering.kmeans.messages import FindCentres
-    >>> problem_of_work(FindCentres(3, 0.25, n_init=2**40, max_iter=300, tol=0.0, seed=0), MAX_WORK)
+    >>> cost_error(FindCentres(3, 0.25, n_init=2**40, max_iter=300, tol=0.0, seed=0), MAX_WORK)
     'FindCentres needs 4.53e+16 operations per row and feature, more than max_work=1e+08'
     """
     name, work, n_values = type(request).__name__, work_of(request), request.memory()
@@ -680,6 +680,6 @@ def work_of(request: Message) -> float:
 
 
 def check_work(request: Message, most: float) -> None:
-    """Raise TooMuchWork when a client should refuse a request; see `problem_of_work`."""
-    if problem := problem_of_work(request, most):
+    """Raise TooMuchWork when a client should refuse a request; see `cost_error`."""
+    if problem := cost_error(request, most):
         raise TooMuchWork(problem)

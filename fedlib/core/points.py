@@ -20,6 +20,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client
+from fedlib.core.column_names import as_table, check_axes, feature_names, listed
 from fedlib.core.columns import (
     DATE,
     GAP_WORDS,
@@ -29,9 +30,8 @@ from fedlib.core.columns import (
     inexact,
     read_column,
 )
-from fedlib.core.labels import read_weights
-from fedlib.core.names import as_table, check_axes, feature_names, listed
-from fedlib.core.texts import composed
+from fedlib.core.targets import read_weights
+from fedlib.core.wording import composed
 
 MAX_BOUND = 1e100  # so that no square overflows
 

@@ -130,8 +130,8 @@ class Reject:
 __all__ = [
     "Flow",
     "GroupsTooSmall",
-    "Host",
     "InvalidRequest",
+    "LocalTransport",
     "Reject",
     "Replies",
     "TooFewClients",
@@ -178,7 +178,7 @@ class Transport(Protocol):
 
 
 @runtime_checkable
-class Host(Transport, Protocol):
+class LocalTransport(Transport, Protocol):
     """A transport that has the data of all clients within reach and creates the clients itself.
 
     Attributes

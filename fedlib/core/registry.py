@@ -42,7 +42,7 @@ def wrapper_of(protocol: str) -> tuple[type[Federated] | None, str]:
     Examples
     --------
     >>> wrapper_of("pipeline/kmeans")
-    (<class 'fedlib.tables.pipeline.federated.FederatedPipeline'>, 'kmeans')
+    (<class 'fedlib.tables.pipeline.estimator.FederatedPipeline'>, 'kmeans')
     >>> wrapper_of("kmeans")
     (None, 'kmeans')
     """

@@ -26,7 +26,7 @@ import numpy as np
 
 from fedlib.core.file_errors import reading
 from fedlib.core.journal import open_private, sync_folder
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 
 COUNT = re.compile(rb"(\S+) (\d{1,18})")  # a line of the counts
 FORGOTTEN = "forgotten"  # of a record, whose key is the kind

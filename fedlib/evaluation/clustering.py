@@ -32,10 +32,10 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, handles, partitions
 from fedlib.core.columns import MAX_NUMBER
 from fedlib.core.estimator import Example, Federated
-from fedlib.core.labels import read_labels
 from fedlib.core.parameters import KW_ONLY, Interval, StrOptions
 from fedlib.core.points import PointsClient
 from fedlib.core.protocol import Flow, GroupsTooSmall, Replies
+from fedlib.core.targets import read_labels
 from fedlib.evaluation.messages import (
     MAX_CLUSTERS,
     ClusterDistances,

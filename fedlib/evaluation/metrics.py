@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
 
-from fedlib.core.labels import read_classes, read_labels
+from fedlib.core.targets import read_classes, read_labels
 from fedlib.figures.scores import check_labellings
 
 

@@ -32,13 +32,13 @@ from fedlib.boosting.classes import (
 )
 from fedlib.core.aggregation import agree, settle
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Client, Unanswerable, handles, partitions
+from fedlib.core.client import BadRequest, Client, handles, partitions
 from fedlib.core.estimator import Example
-from fedlib.core.labels import read_classes
 from fedlib.core.messages import Message
 from fedlib.core.parameters import KW_ONLY, Interval, OptionalBounds
 from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow, Replies
+from fedlib.core.targets import read_classes
 from fedlib.evaluation.class_scores import (
     SCORES,
     ClassScores,
@@ -201,7 +201,7 @@ class EvaluationClient(Client):
         disclose that there is such a row.
         """
         if problem := problem_of_columns(self.n_features, tuple(classes)):
-            raise Unanswerable(problem)
+            raise BadRequest(problem)
         try:
             check_known(self.y, classes)
         except ValueError as error:

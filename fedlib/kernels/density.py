@@ -249,7 +249,7 @@ def write_labels(start, core, order, joined, number, labels, is_core, first, sto
     """Write by row which points of the cells ``first..stop`` are core points, and all labels.
 
     See `find_first_rows` for the first arrays, `number_sets` for ``number``, and for ``joined``
-    `fedlib.kernels.near_ranges.find_border`. -1 is noise.
+    `fedlib.kernels.range_search.find_border`. -1 is noise.
     """
     for c in range(first, stop):
         for i in range(start[c], start[c + 1]):

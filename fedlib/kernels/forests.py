@@ -136,7 +136,7 @@ def cells_of(tree, first_cell, node):
 
 
 @kernel
-def is_bucket(tree, first_cell, node):
+def is_leaf_bucket(tree, first_cell, node):
     """Return whether a node has few cells."""
     first, stop = cells_of(tree, first_cell, node)
     return stop - first <= BUCKET
@@ -146,7 +146,7 @@ def is_bucket(tree, first_cell, node):
 def _count_buckets(tree, first_cell):
     node = n_buckets = 0
     while node < tree.n_leaves.size:
-        if is_bucket(tree, first_cell, node):
+        if is_leaf_bucket(tree, first_cell, node):
             n_buckets += 1
             node += 2 * tree.n_leaves[node] - 1
         else:
@@ -155,7 +155,7 @@ def _count_buckets(tree, first_cell):
 
 
 @kernel
-def larger_reach(max_squared_radius, a, b):
+def wider_radius(max_squared_radius, a, b):
     """Return the larger one of the squared radii of two nodes (see `Leaves`)."""
     if max_squared_radius.size == 1:
         return max_squared_radius[0]
@@ -166,7 +166,7 @@ def larger_reach(max_squared_radius, a, b):
 def find_bucket(tree, leaves, cell):
     """Return the bucket with this cell, its first cell and the stop."""
     node = 0
-    while not is_bucket(tree, leaves.first_cell, node):
+    while not is_leaf_bucket(tree, leaves.first_cell, node):
         right = right_child(tree, node)
         node = node + 1 if cell < leaves.first_cell[tree.first_leaf[right]] else right
     first, stop = cells_of(tree, leaves.first_cell, node)
@@ -183,9 +183,9 @@ def find_near_buckets(tree, leaves, bucket, buckets):
     while n_stack:
         n_stack -= 1
         node = stack[n_stack]
-        if are_far(boxes, bucket, boxes, node, larger_reach(reach, bucket, node)):
+        if are_far(boxes, bucket, boxes, node, wider_radius(reach, bucket, node)):
             continue
-        if not is_bucket(tree, leaves.first_cell, node):
+        if not is_leaf_bucket(tree, leaves.first_cell, node):
             stack[n_stack] = right_child(tree, node)
             stack[n_stack + 1] = node + 1
             n_stack += 2

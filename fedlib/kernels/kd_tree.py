@@ -333,7 +333,7 @@ def are_far(boxes_a, a, boxes_b, b, squared_radius):
 
 
 @kernel
-def find_around(tree, queries, i, squared_radius, buffer, position):
+def radius_search(tree, queries, i, squared_radius, buffer, position):
     """Write the rows of all points around query ``i`` to ``buffer``, from ``position`` on.
 
     The rows are in tree order. Nothing is written to an empty buffer. Returns the position after
@@ -373,10 +373,10 @@ def find_within(tree, queries, squared_radii):
     start = np.zeros(n_queries + 1, np.int64)
     index = np.empty(0, np.int64)
     for i in range(n_queries):
-        start[i + 1] = find_around(by_place, queries, i, squared_radii[i], index, start[i])
+        start[i + 1] = radius_search(by_place, queries, i, squared_radii[i], index, start[i])
     index = np.empty(start[-1], np.int64)
     for i in range(n_queries):
-        find_around(by_place, queries, i, squared_radii[i], index, start[i])
+        radius_search(by_place, queries, i, squared_radii[i], index, start[i])
         found = index[start[i] : start[i + 1]]
         found[:] = tree.order[found]
         found.sort()

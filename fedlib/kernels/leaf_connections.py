@@ -20,9 +20,10 @@ from fedlib.kernels.density import (
     squared_radius,
     union,
 )
-from fedlib.kernels.forests import cells_of, find_bucket, find_near_buckets, larger_reach
+from fedlib.kernels.forests import cells_of, find_bucket, find_near_buckets, wider_radius
 from fedlib.kernels.kd_tree import bound
-from fedlib.kernels.lanes import (
+from fedlib.kernels.packing import ONE, count_ones, lowest
+from fedlib.kernels.simd import (
     LANES,
     NO_LANES,
     begin_descent,
@@ -32,7 +33,6 @@ from fedlib.kernels.lanes import (
     load_columns,
     push_children,
 )
-from fedlib.kernels.packing import ONE, count_ones, lowest
 
 NO_SET, SEVERAL_SETS = -1, -2
 
@@ -159,7 +159,7 @@ def _join_bucket(part, lanes, other, single, cells, tree, leaves, stop, parent):
         node = nodes[n_stack]
         if reach.size > 1:
             for lane in range(count_ones(lanes)):
-                part.limits[lane] = larger_reach(reach, part.node[lane], node)
+                part.limits[lane] = wider_radius(reach, part.node[lane], node)
         near = near_lanes[n_stack]
         near &= lanes_near_box(part.lower, part.upper, part.limits, tree.boxes, node)[0]
         if near == NO_LANES:
@@ -172,7 +172,7 @@ def _join_bucket(part, lanes, other, single, cells, tree, leaves, stop, parent):
         if cells.start[end] - cells.start[begin] > LANES:
             joined = _join_cells_of(part, near, begin, end, node, single, cells, tree, parent)
         else:
-            largest = larger_reach(reach, node, node)
+            largest = wider_radius(reach, node, node)
             joined = _join_points_of(part, near, begin, end, largest, single, cells, parent)
         if joined and single:
             return

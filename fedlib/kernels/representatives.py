@@ -15,9 +15,9 @@ from fedlib.kernels.centres import sum_by_label
 from fedlib.kernels.kd_tree import (
     MAX_STACK,
     build,
-    find_around,
     find_nearest,
     points_of,
+    radius_search,
     right_child,
     sort_points,
     squared_distance,
@@ -78,7 +78,7 @@ def cover_in_order(X, candidates, eps, max_representatives):
             break
         if owner[i] >= 0:
             continue
-        for place in near[: find_around(by_place, X, i, eps * eps, near, 0)]:
+        for place in near[: radius_search(by_place, X, i, eps * eps, near, 0)]:
             squared = squared_distance(X, i, by_place.points, place)
             squared_reach[r] = max(squared_reach[r], squared)
             if owner[tree.order[place]] < 0:
@@ -243,7 +243,7 @@ def cover_greedily(X, eps, max_representatives, min_covered):
             continue
         heap[0] = heap[n - r - 1]
         _sift_down(heap, n - r - 1, known, rows, 0)
-        for j in near[: find_around(tree, X, i, eps * eps, near, 0)]:
+        for j in near[: radius_search(tree, X, i, eps * eps, near, 0)]:
             if owner[j] < 0:
                 owner[j] = r
                 squared_reach[r] = max(squared_reach[r], squared_distance(X, i, X, j))

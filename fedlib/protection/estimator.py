@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from fedlib.core.aggregation import Aggregation, AgreedColumns
 from fedlib.core.client import Client, roles_of
+from fedlib.core.column_names import listed
 from fedlib.core.columns import TEXT
 from fedlib.core.estimator import Federated
-from fedlib.core.names import listed
 from fedlib.core.parameters import (
     KW_ONLY,
     Flag,

@@ -43,7 +43,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib import __version__
 from fedlib.core.estimator import Federated
 from fedlib.core.parameters import class_of
-from fedlib.sites.model_values import (
+from fedlib.sites.model_codec import (
     DOCUMENT,
     ModelFileError,
     Reader,

@@ -27,13 +27,13 @@ from sklearn.base import clone
 from fedlib.core.aggregation import agree, require_all
 from fedlib.core.array_types import Bools, Ints
 from fedlib.core.client import Client, LostState, WrappingClient, handles
+from fedlib.core.column_names import as_table
 from fedlib.core.estimator import Federated
-from fedlib.core.labels import read_ids
 from fedlib.core.messages import Array, Done, Message, MessageError, decode
-from fedlib.core.names import as_table
 from fedlib.core.parameters import Kind, check_every_client_stays, check_key
-from fedlib.core.protocol import Flow, Host, Transport
+from fedlib.core.protocol import Flow, LocalTransport, Transport
 from fedlib.core.registry import ALIGNED
+from fedlib.core.targets import read_ids
 
 NOISE = -1  # the label of a row in no cluster
 SIZE = 16  # bytes of a pseudonym: two of a billion rows are equal with a probability of 1e-21
@@ -456,7 +456,7 @@ class AlignedRows(Federated):
         self.estimator_ = clone(self.estimator)
         self.estimator_._set_model(model)
 
-    def _set_labels(self, host: Host) -> None:
+    def _set_labels(self, host: LocalTransport) -> None:
         super()._set_labels(host)
         self.estimator_.ledger_ = self.ledger_
 

@@ -42,8 +42,8 @@ from fedlib.core.columns import (
     inexact,
     read_columns,
 )
-from fedlib.core.labels import numbers_in_form
-from fedlib.core.texts import composed
+from fedlib.core.targets import numbers_in_form
+from fedlib.core.wording import composed
 
 # Spreadsheets skip blanks and quotation marks at the beginning, and some read the wide signs of
 # Chinese and Japanese keyboards as the plain ones. A negative number is no formula.
@@ -68,14 +68,14 @@ def guarded(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
 
 
-def unguarded(text: str) -> str:
+def without_formula_guard(text: str) -> str:
     r"""Return the text of a cell without the apostrophe that `guarded` has written.
 
     Examples
     --------
-    >>> [unguarded(text) for text in ("'=A1", "'tis", "=A1")]
+    >>> [without_formula_guard(text) for text in ("'=A1", "'tis", "=A1")]
     ['=A1', "'tis", '=A1']
-    >>> unguarded(guarded("'\t")) == "'\t"
+    >>> without_formula_guard(guarded("'\t")) == "'\t"
     True
     """
     return text[1:] if text.startswith("'") and FORMULA.match(text[1:]) else text
@@ -157,7 +157,7 @@ def read_cells(
 
 def _plain(text: object) -> str:
     """Return a text without spaces around it and with composed accents."""
-    return composed(unguarded(str(text)).strip())
+    return composed(without_formula_guard(str(text)).strip())
 
 
 def _numbers(texts: list[str], number: re.Pattern[str], mark: str, with_gaps: bool) -> np.ndarray:
@@ -264,7 +264,7 @@ PREPROCESS = (
 
 
 @dataclass(frozen=True)
-class ColumnContent:
+class ColumnProfile:
     """What a column of a site's file contains; it stays at the site.
 
     Attributes
@@ -298,7 +298,7 @@ class ColumnContent:
 
 def describe_columns(
     frame: pd.DataFrame, ids: str | None = None, text: Collection[str] = ()
-) -> list[ColumnContent]:
+) -> list[ColumnProfile]:
     """Return what each column of a table contains.
 
     Parameters
@@ -319,19 +319,19 @@ def describe_columns(
     return [_content(frame[name], name == ids, name in text) for name in frame.columns]
 
 
-def _content(column: pd.Series, is_ids: bool, is_text: bool) -> ColumnContent:
+def _content(column: pd.Series, is_ids: bool, is_text: bool) -> ColumnProfile:
     """Return what a column contains."""
     name, n_gaps = str(column.name), int(column.isna().sum())
     if n_gaps == len(column):
-        return ColumnContent(name, "no values", n_gaps)
+        return ColumnProfile(name, "no values", n_gaps)
     values = column.dropna()
     types = pd.api.types
     if types.is_numeric_dtype(column) and not types.is_bool_dtype(column) and not is_ids:
-        return ColumnContent(name, "numbers", n_gaps, 0, float(values.min()), float(values.max()))
+        return ColumnProfile(name, "numbers", n_gaps, 0, float(values.min()), float(values.max()))
     n_distinct = int(values.astype(str).nunique())
     unique = not is_text and are_identifiers(n_distinct, len(values))
     kind: Literal["text", "identifier"] = "identifier" if is_ids or unique else "text"
-    return ColumnContent(name, kind, n_gaps, n_distinct)
+    return ColumnProfile(name, kind, n_gaps, n_distinct)
 
 
 # The features.

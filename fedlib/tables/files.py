@@ -28,11 +28,11 @@ import pandas as pd
 
 from fedlib.core.client import ALL
 from fedlib.core.file_errors import reading
-from fedlib.core.texts import composed
+from fedlib.core.wording import composed
 from fedlib.tables import columns as checks
 from fedlib.tables.columns import (
     POINT,
-    ColumnContent,
+    ColumnProfile,
     as_text,
     clean_text,
     csv_bytes,
@@ -151,7 +151,7 @@ class SiteFile:
         """The columns that the option ``text`` names."""
         return named_columns(self.options.text, list(self.content.frame.columns))
 
-    def describe(self) -> list[ColumnContent]:
+    def describe(self) -> list[ColumnProfile]:
         """Return what each column contains."""
         return describe_columns(self.content.frame, self.options.ids, self.text)
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlib.core.texts import composed
-from fedlib.tables.columns import COMMA, POINT, QUOTED, unguarded
+from fedlib.core.wording import composed
+from fedlib.tables.columns import COMMA, POINT, QUOTED, without_formula_guard
 from fedlib.tables.streams import ReadOptions, open_text
 
 SEPARATORS = ",;\t|"  # spaces are tried too, but may be in any text
@@ -230,7 +230,7 @@ def _name(cell: str) -> str:
     cell = cell.translate(UNQUOTED)
     if len(cell) > 1 and cell[0] == cell[-1] == '"':
         cell = cell[1:-1].replace('""', '"')
-    return composed(unguarded(" ".join(cell.split("\n"))).strip("\ufeff").strip())
+    return composed(without_formula_guard(" ".join(cell.split("\n"))).strip("\ufeff").strip())
 
 
 def _check_no_values(names: Sequence[str], rows: Sequence[Sequence[str]], place: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from fedlib.core.names import feature_names
+from fedlib.core.column_names import feature_names
 from fedlib.core.parameters import check_option
 from fedlib.core.points import check_points
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedlib.core.texts import composed, marked_encoding
+from fedlib.core.wording import composed, marked_encoding
 
 
 @dataclass(frozen=True, kw_only=True)

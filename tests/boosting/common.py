@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.cuts import agree_on_cuts, bucket_counts, sorted_keys, sorted_weights
 from fedlib.boosting.histograms import pack
-from fedlib.boosting.training import leaves
+from fedlib.boosting.server_state import leaves
 from fedlib.boosting.trees import Tree, children, no_sets
 from fedlib.core.protocol import Replies
 from fedlib.kernels.packing import move_and_pack

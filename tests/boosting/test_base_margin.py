@@ -12,7 +12,7 @@ from fedlib import FederatedPipeline, FederatedXGBClassifier, FederatedXGBRegres
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.descriptions import DescribeTargets
 from fedlib.core.aggregation import Disagreement
-from fedlib.core.client import Unanswerable
+from fedlib.core.client import BadRequest
 from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.testing import Recorder
 
@@ -292,7 +292,7 @@ def test_masks_and_noise_refuse_them(protected):
     with pytest.raises(ValueError, match=f"no field with the role 'base_margin'.*{text}"):
         FederatedXGBClassifier(2, schema=schema(), **protected).protocol()
     client = BoostingClient(parts[0])  # of a site: it refuses the first request of such runs
-    with pytest.raises(Unanswerable, match=text):
+    with pytest.raises(BadRequest, match=text):
         client.handle(DescribeFeatures())
 
 

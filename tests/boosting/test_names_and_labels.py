@@ -11,8 +11,8 @@ import xgboost
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting.categories import read_table
 from fedlib.boosting.client import BoostingClient, RegressionClient
+from fedlib.core.column_names import in_order
 from fedlib.core.in_process import InProcess
-from fedlib.core.names import in_order
 from fedlib.sites import models
 from fedlib.sites.site import make_client
 from fedlib.tables.files import Table

@@ -15,7 +15,7 @@ from fedlib.boosting.histograms import (
     unpack,
 )
 from fedlib.core.in_process import InProcess
-from fedlib.core.messages import MAX_WORK, MessageError, decode, encode, problem_of_work
+from fedlib.core.messages import MAX_WORK, MessageError, cost_error, decode, encode
 from fedlib.testing import Recorder
 
 from .common import Unreliable, assert_same_trees, deal, make_rows, pack_sums
@@ -62,7 +62,7 @@ def test_as_many_sums_may_be_packed_as_sent_densely():
     for kind in (BuildHistograms, BuildPackedHistograms):
         request = request_for(16, 2_560_000, kind)
         assert request.memory() == 2 * 16 * 2_560_000
-        assert not problem_of_work(request, MAX_WORK)
+        assert not cost_error(request, MAX_WORK)
 
 
 @pytest.mark.parametrize(

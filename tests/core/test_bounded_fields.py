@@ -9,7 +9,7 @@ import pytest
 
 from fedlib.core.array_fields import OF_CLIENT, Array, Checked, Index, check_indices, index_fields
 from fedlib.core.array_types import Ints
-from fedlib.core.client import Client, Unanswerable, handles
+from fedlib.core.client import BadRequest, Client, handles
 from fedlib.core.messages import Done, Message, MessageError, arrays
 from fedlib.core.parameters import alternatives, class_of, field_names
 from fedlib.core.registry import protocols, wrappers
@@ -152,7 +152,7 @@ class ColumnsClient(Client):
 
 def test_an_index_into_the_columns_of_a_site_is_checked_before_the_handler():
     assert ColumnsClient().answer(AskColumns(np.array([0, 2]))) == Done()
-    with pytest.raises(Unanswerable, match=r"AskColumns.columns must be below 3, .* got 3"):
+    with pytest.raises(BadRequest, match=r"AskColumns.columns must be below 3, .* got 3"):
         ColumnsClient().answer(AskColumns(np.array([0, 3])))
 
 

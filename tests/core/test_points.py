@@ -16,8 +16,8 @@ from fedlib import (
     FederatedXGBClassifier,
 )
 from fedlib.clustering.density.engine.dbscan import dbscan, nearest_within
-from fedlib.core.labels import read_labels
 from fedlib.core.points import check_points
+from fedlib.core.targets import read_labels
 from fedlib.evaluation.selection import cross_validate_sites
 
 

@@ -15,7 +15,7 @@ from sklearn.metrics import (
 
 from fedlib import FederatedEvaluation
 from fedlib.core.aggregation import Disagreement
-from fedlib.core.client import Client, Unanswerable
+from fedlib.core.client import BadRequest, Client
 from fedlib.core.messages import MessageError
 from fedlib.evaluation.class_scores import ClassScores, class_scores
 from fedlib.evaluation.messages import ClassScoreTotals, CountClassScores
@@ -179,7 +179,7 @@ def test_an_unknown_class_counts_as_the_first_one_and_the_site_knows():
         "y must contain only the classes ['a', 'b']; got 'z'; such rows count as rows of the first"
         " class",
     )
-    with pytest.raises(Unanswerable, match="got 2 columns"):
+    with pytest.raises(BadRequest, match="got 2 columns"):
         client.handle(CountClassScores(classes=("a", "b", "c"), n_bins=1, privacy=None))
     with pytest.raises(MessageError, match="twice"):
         CountClassScores(classes=("a", "a"), n_bins=1, privacy=None)

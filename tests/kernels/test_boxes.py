@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedlib.clustering.density import cells as grid
-from fedlib.kernels.near_nodes import (
+from fedlib.kernels.node_search import (
     BLOCK,
     MAX_SIZE,
     bounding_box,

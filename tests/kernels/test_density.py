@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 
-from fedlib.kernels import density, leaf_connections, near_ranges
+from fedlib.kernels import density, leaf_connections, range_search
 from fedlib.kernels import density as connections
 
 INDEX = np.int32  # as in the engine, so that the kernels are those that it has compiled
@@ -101,13 +101,13 @@ def test_searches_in_ranges(seed, size, weighted):
     n, min_samples = sum(sizes), 0.3 * sum(sizes)
     weights = rng.integers(0, 3, n) if weighted else ()
     cells = make_cells(parts, np.full(1, 4.0), weights, few=20)
-    near_ranges.find_core(block_of_all(12), cells, min_samples)
+    range_search.find_core(block_of_all(12), cells, min_samples)
     squared = squared_distances(cells.points, cells.points)
     expected = (squared <= 4) @ (weights if weighted else np.ones(n)) >= min_samples
     np.testing.assert_array_equal(cells.core, expected)
     np.testing.assert_array_equal(cells.has_core, how_many(expected, cells.start))
     joined = np.full(n, -9, INDEX)
-    near_ranges.find_border(block_of_all(12), cells, joined)
+    range_search.find_border(block_of_all(12), cells, joined)
     check_joined(joined, cells, squared)
 
 
@@ -187,7 +187,7 @@ def test_border_points_and_numbers_by_hand():
     number = density.number_sets(np.arange(4, dtype=INDEX), first_row)
     assert number.tolist() == [0, -1, 1, -1]
     labels, is_core, joined = np.empty(4, np.int64), np.empty(4, bool), np.empty(4, INDEX)
-    near_ranges.find_border(block_of_all(4), cells, joined)
+    range_search.find_border(block_of_all(4), cells, joined)
     assert joined[~core].tolist() == [2, -1]
     found = cells.start, core, order, joined, number
     density.write_labels(*found, labels, is_core, 0, 4)

@@ -86,8 +86,8 @@ def test_an_empty_buffer_only_counts():
     """Two of the points are within 1 of the query; their rows follow what the buffer contains."""
     tree = kd_tree.build(np.array([[0.0], [5.0], [1.0]]), 1, 0.0)
     query, buffer = np.array([[0.5]]), np.full(4, -1)
-    assert kd_tree.find_around(tree, query, 0, 1.0, np.empty(0, np.int64), 0) == 2
-    assert kd_tree.find_around(tree, query, 0, 1.0, buffer, 1) == 3
+    assert kd_tree.radius_search(tree, query, 0, 1.0, np.empty(0, np.int64), 0) == 2
+    assert kd_tree.radius_search(tree, query, 0, 1.0, buffer, 1) == 3
     assert buffer.tolist() == [-1, 0, 2, -1]
 
 

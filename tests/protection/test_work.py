@@ -19,8 +19,8 @@ from fedlib.core.messages import (
     Privacy,
     TooMuchWork,
     check_work,
+    cost_error,
     privacy_of,
-    problem_of_work,
     work_of,
 )
 from fedlib.protection.policy import GuardedClient, Policy
@@ -136,14 +136,14 @@ def test_a_request_without_a_formula_falls_on_the_safe_side():
 def test_small_requests_for_much_work_are_refused():
     origin, one = np.zeros(2, np.int64), np.ones(1)
     grid = CountWithNoise(0.1, origin, np.full(2, 2**11), Privacy(rho=0.1))
-    assert problem_of_work(grid, MAX_WORK) == ""
-    assert "CountWithNoise needs 8.39e+07 operations" in problem_of_work(grid, 10**6)
+    assert cost_error(grid, MAX_WORK) == ""
+    assert "CountWithNoise needs 8.39e+07 operations" in cost_error(grid, 10**6)
     steps = ImproveMixture(one, one[:, None], one[:, None, None], "full", 0.0, 10**7, 0.0)
-    assert "ImproveMixture needs 1.01e+09 operations" in problem_of_work(steps, MAX_WORK)
+    assert "ImproveMixture needs 1.01e+09 operations" in cost_error(steps, MAX_WORK)
     starts = FindCentres(1, 0.25, n_init=10**4, max_iter=10**4, tol=0.0, seed=0)
-    assert "FindCentres needs 1.02e+10 operations" in problem_of_work(starts, MAX_WORK)
+    assert "FindCentres needs 1.02e+10 operations" in cost_error(starts, MAX_WORK)
     short = FindCentres(1, 0.25, n_init=10**5, max_iter=1, tol=0.0, seed=0)
-    assert "FindCentres needs 1.02e+09 operations" in problem_of_work(short, MAX_WORK)
+    assert "FindCentres needs 1.02e+09 operations" in cost_error(short, MAX_WORK)
 
 
 def test_a_delivery_of_too_much_work_is_refused():
@@ -178,4 +178,4 @@ def test_the_work_of_any_request_can_be_judged(case):
 def test_the_size_of_a_reply_is_finite_whatever_a_request_says():
     """The product of the counts of cells has no float, and must not be an error of its own."""
     request = CountWithNoise(1.0, np.zeros(80, int), np.full(80, 2**24), Privacy(1.0))
-    assert problem_of_work(request, MAX_WORK).startswith("CountWithNoise needs ")
+    assert cost_error(request, MAX_WORK).startswith("CountWithNoise needs ")

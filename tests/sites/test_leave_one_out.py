@@ -306,7 +306,7 @@ def site_of(protocol, name):
 
 def test_over_flower():
     pytest.importorskip("flwr")
-    from fedlib.transports.flower import Flower, GridInProcess, client_app
+    from fedlib.transports.flower import Flower, LocalFlowerGrid, client_app
 
     names, validation = list(LABELLED), LeaveOneSiteOut(PIPELINE)
     here = validation.fit(list(LABELLED.values()))
@@ -314,7 +314,7 @@ def test_over_flower():
     def make(context):
         return site_of(validation.name, names[context.node_config["partition-id"]])
 
-    there = LeaveOneSiteOut(PIPELINE).fit(Flower(GridInProcess(client_app(make), 4), 4))
+    there = LeaveOneSiteOut(PIPELINE).fit(Flower(LocalFlowerGrid(client_app(make), 4), 4))
     assert frozen(there.model_) == frozen(here.model_)
     assert there.ledger_ == here.ledger_
 

@@ -15,8 +15,8 @@ from fedlib import (
     Schema,
 )
 from fedlib.boosting.categories import read_table as read_boosting_table
-from fedlib.core.labels import read_classes, read_ids
-from fedlib.core.names import in_order
+from fedlib.core.column_names import in_order
+from fedlib.core.targets import read_classes, read_ids
 from fedlib.sites.models import load, save
 from fedlib.tables.files import read_table
 from fedlib.tables.schema.drafting import draft_schema

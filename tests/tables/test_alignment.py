@@ -310,7 +310,7 @@ def test_rows_without_a_partner_are_noise_where_the_mask_is_dropped():
 
 def test_over_flower():
     pytest.importorskip("flwr")
-    from fedlib.transports.flower import Flower, GridInProcess, client_app
+    from fedlib.transports.flower import Flower, LocalFlowerGrid, client_app
 
     ids = [pd.Series(list(one), name="id") for one in ("abc", "cbd")]
     parts = [column(1, 2, 3), column(1, 1, 9)]
@@ -323,7 +323,7 @@ def test_over_flower():
             "aligned/vertical-dbscan", Table(parts[i], ids=ids[i]), {"n_jobs": 1, **KEYED}
         )
 
-    there = AlignedRows(VERTICAL).fit(Flower(GridInProcess(client_app(make), 2), 2))
+    there = AlignedRows(VERTICAL).fit(Flower(LocalFlowerGrid(client_app(make), 2), 2))
     here = AlignedRows(VERTICAL).fit(parts, ids=ids, key=KEY)
     assert there.ledger_ == here.ledger_
     assert there.estimator_.labels_.tolist() == here.estimator_.labels_.tolist()

@@ -16,7 +16,7 @@ import fedlib
 from fedlib import FederatedXGBClassifier, HorizontalDBSCAN, Schema
 from fedlib.cli.main import cli
 from fedlib.sites.models import save
-from fedlib.tables.columns import csv_bytes, guarded, unguarded
+from fedlib.tables.columns import csv_bytes, guarded, without_formula_guard
 from fedlib.tables.files import Table, read_table, write_labels
 
 FORMULAS = [
@@ -50,12 +50,12 @@ def cells(data):
 @pytest.mark.parametrize("text", FORMULAS)
 def test_a_formula_is_written_as_a_text_and_read_back(text):
     assert guarded(text) == f"'{text}"
-    assert unguarded(guarded(text)) == text
+    assert without_formula_guard(guarded(text)) == text
 
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_other_texts_are_written_as_they_are(text):
-    assert guarded(text) == unguarded(text) == text
+    assert guarded(text) == without_formula_guard(text) == text
 
 
 @given(st.lists(st.text(st.sampled_from("=+-@'\"\t\r\n 1a.e,"), max_size=6), min_size=1))
@@ -64,7 +64,7 @@ def test_other_texts_are_written_as_they_are(text):
 def test_no_cell_begins_like_a_formula(texts):
     data = csv_bytes(pd.DataFrame({texts[0]: texts}))
     assert not [cell for cell in cells(data) if opens(cell)]
-    assert [unguarded(cell) for cell in cells(data)] == [texts[0], *texts]
+    assert [without_formula_guard(cell) for cell in cells(data)] == [texts[0], *texts]
 
 
 def test_numbers_and_gaps_are_written_as_they_are():
@@ -119,7 +119,7 @@ def test_predicted_classes_of_others_are_no_formulas(tmp_path):
         assert result.exit_code == 0, result.output
         written = cells(out.read_bytes())
         assert not [cell for cell in written if opens(cell)]
-        assert names[1] in [unguarded(cell) for cell in written]
+        assert names[1] in [without_formula_guard(cell) for cell in written]
 
 
 def test_the_ledger_of_a_client_named_like_a_formula(tmp_path):

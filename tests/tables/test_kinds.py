@@ -19,8 +19,8 @@ from fedlib import (
 )
 from fedlib.boosting.categories import read_table
 from fedlib.core.columns import read_columns
-from fedlib.core.labels import read_classes, read_ids, read_targets, read_weights
 from fedlib.core.points import check_points
+from fedlib.core.targets import read_classes, read_ids, read_targets, read_weights
 
 BIG = 2**53 + 1  # no float64 equals it
 DAY = datetime.date(2020, 1, 31)

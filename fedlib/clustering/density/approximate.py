@@ -3,8 +3,8 @@
 Every client lays the same fine grid over its points and reports the number of its points in each
 occupied cell; no position leaves it. The server adds up the counts and clusters the cells. Its
 clusters lie between those of DBSCAN with ``eps`` and with ``eps * (1 + rho)``:
-`fedlib.clustering.density.near_cells` has the rule and its proof. The server sends the cells of all
-clusters back, and each client uses them to label its own points.
+`fedlib.clustering.density.neighbouring_cells` has the rule and its proof. The server sends the
+cells of all clusters back, and each client uses them to label its own points.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from fedlib.clustering.density.cells import (
 )
 from fedlib.clustering.density.horizontal.flow import with_too_many_cells
 from fedlib.clustering.density.horizontal.messages import CellCounts, accept_counts, sum_cells
-from fedlib.clustering.density.near_cells import (
+from fedlib.clustering.density.neighbouring_cells import (
     MAX_CELL,
     MIN_RHO,
     ball_of_cells,
@@ -55,7 +55,7 @@ from fedlib.clustering.density.near_cells import (
 from fedlib.core.aggregation import Aggregation, agree_on_features, exclude, settle
 from fedlib.core.array_fields import MAX_COUNT, Checked
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import OddRows, Unanswerable, handles, partitions
+from fedlib.core.client import BadRequest, OddRows, handles, partitions
 from fedlib.core.estimator import EXAMPLE_BOUNDS, Example
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.parameters import (
@@ -129,7 +129,8 @@ class ApproximateModel(Checked):
     labels : array (n_cells,) of int64
         The cluster of each core cell, and -1 for the other cells.
     margin : float
-        With noise, what is added to ``min_samples``; see `fedlib.clustering.density.near_cells`.
+        With noise, what is added to ``min_samples``; see
+        `fedlib.clustering.density.neighbouring_cells`.
         ``cells`` are then core cells only. Without noise, 0.
     """
 
@@ -191,7 +192,7 @@ def private_dbscan(
 ) -> Flow[ApproximateModel]:
     """Return the server flow with noise on all counts.
 
-    See `ApproximateDBSCAN` and `fedlib.clustering.density.near_cells`. There is one
+    See `ApproximateDBSCAN` and `fedlib.clustering.density.neighbouring_cells`. There is one
     request for counts.
     """
     aggregation.scale(ONE_CELL)  # an epsilon that is too small is refused before any message
@@ -267,9 +268,9 @@ class ApproximateDBSCANClient(DescribedPoints):
 
 
 def _check_stated(request: CountGrid | CountWithNoise) -> None:
-    """Raise Unanswerable unless a request states the parameters that define its cells."""
+    """Raise BadRequest unless a request states the parameters that define its cells."""
     if request.eps is None:
-        raise Unanswerable(f"{type(request).__name__} must have eps and rho, got a cell size only")
+        raise BadRequest(f"{type(request).__name__} must have eps and rho, got a cell size only")
 
 
 class ApproximateDBSCAN(CellClusters, ProtectedFederated):
@@ -324,7 +325,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     Notes
     -----
     The guarantee, for the points of all clients together (proof:
-    `fedlib.clustering.density.near_cells`):
+    `fedlib.clustering.density.neighbouring_cells`):
 
     - The core points of a cluster of DBSCAN(eps) are in one cluster here.
     - The points in the core cells of a cluster here are core points of one cluster of
@@ -342,12 +343,13 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     a small rho discloses nearly as much as the points rounded to the side of a cell.
 
     With an epsilon, the core cells of each cluster are a *span*: they show where the cluster is,
-    and some may be empty. The guarantee is weaker (proof: `fedlib.clustering.density.near_cells`).
-    With the margin t of the noise and a probability of at least 95 %, the core points of a cluster
-    of DBSCAN(eps, min_samples + 2 t) are in one span, and the points of a span are core points of
-    one cluster of DBSCAN(3 eps (1 + rho), min_samples). The margin grows with the square root of
-    the number of near cells, so it is smallest for ``rho=1``. It does not grow with the number of
-    points: choose ``min_samples`` well above it.
+    and some may be empty. The guarantee is weaker (proof:
+    `fedlib.clustering.density.neighbouring_cells`). With the margin t of the noise and a
+    probability of at least 95 %, the core points of a cluster of DBSCAN(eps, min_samples + 2 t) are
+    in one span, and the points of a span are core points of one cluster of DBSCAN(3 eps (1 + rho),
+    min_samples). The margin grows with the square root of the number of near cells, so it is
+    smallest for ``rho=1``. It does not grow with the number of points: choose ``min_samples`` well
+    above it.
 
     False counts cannot be detected: a client that reports a chain of core cells joins the clusters
     of other clients.

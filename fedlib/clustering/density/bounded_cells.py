@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.clustering.density.cells import count_cells, place_points
-from fedlib.clustering.density.near_cells import MIN_RHO, cell_side
+from fedlib.clustering.density.neighbouring_cells import MIN_RHO, cell_side
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.client import Unanswerable
+from fedlib.core.client import BadRequest
 from fedlib.core.estimator import Clusterer
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow, Replies
@@ -439,9 +439,9 @@ def count_in_grid(X: Floats, request: CountGrid) -> GridCounts:
     """
     grid, shape, d = request.grid, request.grid.blocks(request.side), X.shape[1]
     if d != len(grid.low):
-        raise Unanswerable(f"bounds must have the {d} features of the points, got {len(grid.low)}")
+        raise BadRequest(f"bounds must have the {d} features of the points, got {len(grid.low)}")
     if request.n_blocks > MAX_GRID or math.prod(shape) >= MAX_KEY:
-        raise Unanswerable(
+        raise BadRequest(
             f"the grid must have at most {MAX_GRID} blocks in a request and fewer than 2**62 in"
             f" all, got {request.n_blocks} of {math.prod(shape)}"
         )

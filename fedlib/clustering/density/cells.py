@@ -27,7 +27,7 @@ from fedlib.kernels.grid import (
     nearest_candidate,
     touching_pairs,
 )
-from fedlib.kernels.near_nodes import (
+from fedlib.kernels.node_search import (
     Box,
     bounding_box,
     cells_of,

@@ -41,11 +41,11 @@ from fedlib.core.array_fields import Checked
 from fedlib.core.array_types import Bytes, Floats, Ints, Words
 from fedlib.core.client import Client, OddRows, handles, partitions
 from fedlib.core.estimator import Clusterer, Example, Federated
-from fedlib.core.labels import read_ids
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.parameters import PositiveFloat, PositiveInt, check_every_client_stays, check_key
 from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow, Replies, Transport
+from fedlib.core.targets import read_ids
 from fedlib.kernels.grid import adjacent_pairs, group_points
 from fedlib.kernels.neighbours import (
     Grid,

@@ -17,7 +17,7 @@ References
 """
 
 from fedlib.clustering.kmeans.client import FederatedKMeansClient
-from fedlib.clustering.kmeans.federated import FederatedKMeans
+from fedlib.clustering.kmeans.estimator import FederatedKMeans
 from fedlib.clustering.kmeans.flow import KMeansModel, SumClustersNoisily, lloyd, one_shot
 from fedlib.clustering.kmeans.local import child_centres, group_means, sum_clusters
 from fedlib.clustering.kmeans.messages import ClusterSums, SumClusters

@@ -39,7 +39,7 @@ from fedlib.clustering.kmeans.messages import (
     WeightedClusterSums,
 )
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Unanswerable, handles, partitions
+from fedlib.core.client import BadRequest, handles, partitions
 from fedlib.core.messages import Done, Labels
 from fedlib.protection.privacy import clipped
 from fedlib.protection.secure.fixed_point import Reply, add_rows, summed
@@ -181,11 +181,11 @@ def _starts(request: SumClusters) -> Floats:
 
     Raises
     ------
-    Unanswerable
+    BadRequest
         When there are no starts.
     """
     if not len(request.centres):
-        raise Unanswerable("there must be the centres of at least one start, got none")
+        raise BadRequest("there must be the centres of at least one start, got none")
     return request.centres
 
 

@@ -10,7 +10,7 @@ import sklearn
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Unanswerable
+from fedlib.core.client import BadRequest
 from fedlib.core.parameters import count_distinct
 from fedlib.kernels.centres import (
     find_mean_and_squares,
@@ -303,8 +303,8 @@ def assign(X: Floats, centres: Floats) -> tuple[Ints, float]:
 
 def _check_features(X: Floats, centres: Floats) -> None:
     if X.shape[1] != centres.shape[1]:
-        raise Unanswerable(
+        raise BadRequest(
             f"X must have the {centres.shape[1]} features of the centres, got {X.shape[1]}"
         )
     if not len(centres):  # the kernels look for the nearest one
-        raise Unanswerable("there must be at least one centre, got none")
+        raise BadRequest("there must be at least one centre, got none")

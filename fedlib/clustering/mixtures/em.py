@@ -31,9 +31,9 @@ from fedlib.clustering.mixtures.messages import (
     scatter,
 )
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Unanswerable
+from fedlib.core.client import BadRequest
+from fedlib.core.column_names import as_table
 from fedlib.core.messages import MessageError
-from fedlib.core.names import as_table
 from fedlib.kernels.mixtures import (
     Densities,
     Moments,
@@ -432,9 +432,7 @@ def _maximise_contracted(
 def _check_features(X: Floats, mixture: Mixture | _Parameters) -> None:
     n_features = mixture.means.shape[1]
     if X.shape[1] != n_features:
-        raise Unanswerable(
-            f"X must have the {n_features} features of the mixture, got {X.shape[1]}"
-        )
+        raise BadRequest(f"X must have the {n_features} features of the mixture, got {X.shape[1]}")
 
 
 def log_joint(X: Floats, mixture: Mixture) -> Floats:

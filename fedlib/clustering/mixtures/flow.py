@@ -39,8 +39,8 @@ from fedlib.clustering.mixtures.messages import (
 )
 from fedlib.core.aggregation import NoMinority, agree_on_features, exclude, settle
 from fedlib.core.array_types import Floats, Ints
+from fedlib.core.column_names import check_names
 from fedlib.core.messages import MessageError
-from fedlib.core.names import check_names
 from fedlib.core.parameters import check_option
 from fedlib.core.protocol import Flow, Reject, Replies
 

@@ -5,18 +5,18 @@
 sites that had no part in its fit.
 """
 
-from fedlib.evaluation.selection.choices import (
-    KMeansChoice,
-    MixtureChoice,
-    find_knee,
-    select_kmeans,
-    select_mixture,
-)
 from fedlib.evaluation.selection.clusters import GaussianMixtureSelectionClient
 from fedlib.evaluation.selection.density import (
     DensityCurves,
     DensitySuggestionClient,
     suggest_density,
+)
+from fedlib.evaluation.selection.grid_search import (
+    KMeansChoice,
+    MixtureChoice,
+    find_knee,
+    select_kmeans,
+    select_mixture,
 )
 from fedlib.evaluation.selection.sites import cross_validate_sites
 

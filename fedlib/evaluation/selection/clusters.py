@@ -5,7 +5,7 @@ so that the values can be compared.
 
 Sources: G. Schwarz, Estimating the dimension of a model, The Annals of Statistics 6, 1978, for BIC;
 H. Akaike, A new look at the statistical model identification, IEEE Transactions on Automatic
-Control 19, 1974, for AIC; `fedlib.evaluation.selection.choices` for the inertia.
+Control 19, 1974, for AIC; `fedlib.evaluation.selection.grid_search` for the inertia.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.clustering.kmeans.client import FederatedKMeansClient
-from fedlib.clustering.kmeans.federated import FederatedKMeans, draw_seed
+from fedlib.clustering.kmeans.estimator import FederatedKMeans, draw_seed
 from fedlib.clustering.mixtures.client import GaussianMixtureClient
 from fedlib.clustering.mixtures.em import log_joint
-from fedlib.clustering.mixtures.federated import FederatedGaussianMixture
+from fedlib.clustering.mixtures.estimator import FederatedGaussianMixture
 from fedlib.clustering.mixtures.messages import CovarianceType, Likelihood, MeasureLikelihood
 from fedlib.core.array_types import Ints
 from fedlib.core.client import handles
 from fedlib.core.estimator import Clusterer, Example, Federated
 from fedlib.core.parameters import KW_ONLY, Interval, StrOptions
 from fedlib.core.protocol import Flow
-from fedlib.evaluation.selection.choices import (
+from fedlib.evaluation.selection.grid_search import (
     KMeansChoice,
     MixtureChoice,
     select_kmeans,

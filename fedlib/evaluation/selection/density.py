@@ -6,7 +6,7 @@ is known well enough. The knee separates the points in clusters from those in sp
 
 Sources: M. Ester, H.-P. Kriegel, J. Sander, X. Xu, A density-based algorithm for discovering
 clusters in large spatial databases with noise, KDD 1996, for the curve;
-`fedlib.evaluation.selection.choices`.
+`fedlib.evaluation.selection.grid_search`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fedlib.core.messages import FeatureNames, Message
 from fedlib.core.parameters import KW_ONLY, Interval, OptionalPositiveFloat
 from fedlib.core.points import PointsClient
 from fedlib.core.protocol import Flow, Replies, Transport
-from fedlib.evaluation.selection.choices import (
+from fedlib.evaluation.selection.grid_search import (
     curve_ranks,
     find_knee,
     k_distances,

@@ -11,8 +11,8 @@ from sklearn.metrics import check_scoring
 from sklearn.model_selection import LeaveOneOut, cross_validate
 
 from fedlib.core.client import roles_of
+from fedlib.core.column_names import as_table, by_client, in_common_order
 from fedlib.core.estimator import Federated
-from fedlib.core.names import as_table, by_client, in_common_order
 from fedlib.core.points import with_weights
 from fedlib.core.registry import innermost
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import (
+    BadRequest,
     Client,
     LostState,
     ProtectedFailure,
-    Unanswerable,
     WrappedState,
     Wrapper,
 )
@@ -31,9 +31,9 @@ from fedlib.core.messages import (
     Message,
     TooMuchWork,
     arrays,
+    cost_error,
     decode,
     encode,
-    problem_of_work,
     registry,
 )
 from fedlib.core.registry import LEAVE_ONE_OUT
@@ -48,12 +48,12 @@ logger = logging.getLogger(__name__)
 
 DECLINED = "declined"  # of a record
 # The errors that do not depend on the rows.
-PUBLIC = (LostState, SiteIsLocked, TooMuchWork, Unanswerable)
+PUBLIC = (LostState, SiteIsLocked, TooMuchWork, BadRequest)
 Review = Callable[[Message, Message], bool]
 Row = tuple[int, str, str, str, int, str]
 
 
-class Forbidden(Exception):
+class PolicyViolation(Exception):
     """A rule forbids a reply.
 
     Attributes
@@ -75,7 +75,7 @@ def within_budget() -> Iterator[None]:
     try:
         yield
     except DisclosureBudgetSpent as error:
-        raise Forbidden("budget", str(error)) from error
+        raise PolicyViolation("budget", str(error)) from error
 
 
 class GuardedState(WrappedState):
@@ -207,7 +207,7 @@ class GuardedClient(Wrapper[GuardedState]):
         self._record(request, sent=False)
         try:
             reply = self._permitted(request)
-        except Forbidden as forbidden:
+        except PolicyViolation as forbidden:
             logger.warning(
                 "declined %s: %s (%s)", type(request).__name__, forbidden, forbidden.rule
             )
@@ -240,7 +240,7 @@ class GuardedClient(Wrapper[GuardedState]):
 
         Raises
         ------
-        Forbidden
+        PolicyViolation
             When a rule forbids the request or the reply.
         """
         if request.reply is Done:
@@ -250,10 +250,10 @@ class GuardedClient(Wrapper[GuardedState]):
         if self.passive:
             return Declined()
         if self._state.declined:  # a part of the replies would make a wrong result
-            raise Forbidden(self._state.declined, "another request of this run was declined")
+            raise PolicyViolation(self._state.declined, "another request of this run was declined")
         if self.rules is None:
             text = f"the protocol {self.protocol!r} is not allowed, as it is not in the policy"
-            raise Forbidden("protocol", text)
+            raise PolicyViolation("protocol", text)
         self._check_request(self.rules, request)
         self._check_budget(request)
         try:
@@ -266,7 +266,7 @@ class GuardedClient(Wrapper[GuardedState]):
             return reply
         reply = self._check_reply(self.rules, request, reply)
         if self.review is not None and not self.review(request, reply):
-            raise Forbidden("review", "the reply was not confirmed")
+            raise PolicyViolation("review", "the reply was not confirmed")
         self._keep(n_rounds=self._state.n_rounds + 1)
         return reply
 
@@ -301,7 +301,7 @@ class GuardedClient(Wrapper[GuardedState]):
 
         Raises
         ------
-        Forbidden
+        PolicyViolation
             With a minimum count, when it fails for these rows.
         """
         try:
@@ -314,33 +314,33 @@ class GuardedClient(Wrapper[GuardedState]):
             if isinstance(error, PUBLIC):
                 raise
             self.inner.check_known(request)  # whose error does not depend on rows either
-            raise Forbidden("min_count", f"{type(error).__name__}: {error}", True) from error
+            raise PolicyViolation("min_count", f"{type(error).__name__}: {error}", True) from error
 
     def _check_request(self, rules: Rules, request: Message) -> None:
         """Check what does not depend on the rows."""
         n_absent = self.protocol.startswith(LEAVE_ONE_OUT)  # of each fold
         if rules.min_clients > 1 and (self.n_clients or 0) - n_absent < rules.min_clients:
-            raise Forbidden(
+            raise PolicyViolation(
                 "min_clients",
                 f"the run must have at least {rules.min_clients + n_absent} clients, has"
                 f" {self.n_clients or 'an unknown number'}",
             )
         if rules.max_rounds is not None and self._state.n_rounds >= rules.max_rounds:
             text = f"max_rounds={rules.max_rounds} requests of this run were answered"
-            raise Forbidden("max_rounds", text)
+            raise PolicyViolation("max_rounds", text)
         if rules.same_members and isinstance(request, ConfirmSurvivors):
             members = self._state.members or tuple(sorted(request.survivors))
             if members != tuple(sorted(request.survivors)):
                 survivors, before = ", ".join(request.survivors), ", ".join(members)
                 text = f"the sums of this run were over {before}, and this one is over {survivors}"
-                raise Forbidden("same_members", text)
+                raise PolicyViolation("same_members", text)
             self._keep(members=members)
         asked = decode(request.request) if isinstance(request, MaskValues) else request
         for name, allowed in rules.parameters.items():
             effective = asked.effective(getattr(self.inner, "n_features", 1))
             value = effective.get(name, getattr(asked, name, allowed))
             if value is not allowed and not allowed.permits(value):
-                raise Forbidden("parameters", f"{name} must be {allowed}, got {value!r}")
+                raise PolicyViolation("parameters", f"{name} must be {allowed}, got {value!r}")
         privacy = privacy_of(request)
         if privacy is not None:
             self._check_loss(rules, privacy)
@@ -350,32 +350,36 @@ class GuardedClient(Wrapper[GuardedState]):
                 text = (
                     "was answered for other terms of a row: another parameter or delivered result"
                 )
-                raise Forbidden("min_count", f"{type(request).__name__} {text}")
+                raise PolicyViolation("min_count", f"{type(request).__name__} {text}")
         most = rules.max_declines if privacy is None else None
         if most is not None and len(self.records.values(DECLINED)) >= most:
             text = f"{most} requests about this table were declined because of the rows"
-            raise Forbidden("max_declines", f"{text}, in all runs")
-        if problem := problem_of_work(asked, rules.max_work):
-            raise Forbidden("max_work", problem)
+            raise PolicyViolation("max_declines", f"{text}, in all runs")
+        if problem := cost_error(asked, rules.max_work):
+            raise PolicyViolation("max_work", problem)
 
     def _check_loss(self, rules: Rules, privacy: Privacy) -> None:
         """Check that a reply with noise hides a row, if a minimum count does not."""
         if rules.min_count > 1 and self.budget is None:
             text = "with min_count, replies with noise need a budget, because noise averages out"
-            raise Forbidden("budget", f"{text}: add budget = {{ epsilon = 1.0, delta = 1e-6 }}")
+            raise PolicyViolation(
+                "budget", f"{text}: add budget = {{ epsilon = 1.0, delta = 1e-6 }}"
+            )
         epsilon = privacy.epsilon or math.sqrt(2 * privacy.rho)
         if epsilon > rules.most_epsilon:
             text = f"{privacy} is a loss of {epsilon:.6g}, more than {rules.most_epsilon:g}"
-            raise Forbidden("max_epsilon", f"{text}: use a smaller epsilon, or set max_epsilon")
+            raise PolicyViolation(
+                "max_epsilon", f"{text}: use a smaller epsilon, or set max_epsilon"
+            )
 
     def _check_budget(self, request: Message) -> None:
-        """Raise Forbidden when the reply would have no noise, or lose more than the budget has."""
+        """Raise PolicyViolation if the reply has no noise, or loses more than the budget has."""
         name, privacy = type(request).__name__, privacy_of(request)
         if self.budget is None or not self._describes_rows(request):
             return
         if privacy is None:
             text = f"the reply to {name} has no noise, but the site a budget: use --epsilon"
-            raise Forbidden("budget", text)
+            raise PolicyViolation("budget", text)
         with within_budget():
             self.budget.check(privacy, self.protocol, name)
 
@@ -403,13 +407,13 @@ class GuardedClient(Wrapper[GuardedState]):
         """Return the reply, without small groups if they can be left out."""
         if reply.extremes and not rules.extremes:
             text = f"{type(reply).__name__} contains the smallest and largest values of columns"
-            raise Forbidden("extremes", text)
+            raise PolicyViolation("extremes", text)
         if rules.min_count > 1 and self._describes_rows(request) and privacy_of(request) is None:
             reply = self._with_large_groups(rules, request, reply)
         size = self._state.n_bytes + len(encode(reply))
         if rules.max_bytes is not None and size > rules.max_bytes:
             text = f"the replies of this run have {size} bytes with this one, more than"
-            raise Forbidden("max_bytes", f"{text} {rules.max_bytes}", True)
+            raise PolicyViolation("max_bytes", f"{text} {rules.max_bytes}", True)
         return reply
 
     def _with_large_groups(self, rules: Rules, request: Message, reply: Message) -> Message:
@@ -417,16 +421,18 @@ class GuardedClient(Wrapper[GuardedState]):
 
         Raises
         ------
-        Forbidden
+        PolicyViolation
             When they cannot, or the reply contains more than sums over groups.
         """
         name, least, singly = type(reply).__name__, rules.min_count, rules.groups == "singly"
         partitions = self.inner.partition(request, singly)
         if partitions is None:
-            raise Forbidden("min_count", f"{name} contains more than sums over groups of rows")
+            raise PolicyViolation(
+                "min_count", f"{name} contains more than sums over groups of rows"
+            )
         prepared = self.inner.prepared(request)
         if prepared is None:
-            raise Forbidden("min_count", f"nothing is known about the rows behind {name}")
+            raise PolicyViolation("min_count", f"nothing is known about the rows behind {name}")
         classes, made = self._state.classes, np.empty(0, np.int64)
         for groups in prepared:
             made = _refined(made, groups)
@@ -444,7 +450,7 @@ class GuardedClient(Wrapper[GuardedState]):
                 sizes = sizes_of(classes, self.inner.weights_of_rows())
             if n_small := int(((sizes > 0) & (sizes < least)).sum()):
                 text = f"{n_small} groups have fewer than {least} rows, alone or as a difference"
-                raise Forbidden("min_count", text, True)
+                raise PolicyViolation("min_count", text, True)
         terms = dict(self._state.terms) | {type(request).__name__: self._terms(request)}
         self._keep(classes=classes, terms=tuple(sorted(terms.items())))
         return reply

@@ -15,7 +15,7 @@ from fedlib.core.file_errors import reading
 from fedlib.core.messages import MAX_WORK, Message, arrays
 from fedlib.core.registry import find_estimator, protocols, unwrapped, wrappers
 from fedlib.core.site_memory import TableMemory
-from fedlib.core.texts import read_edited
+from fedlib.core.wording import read_edited
 from fedlib.protection.privacy import Budget
 
 # The type of each general rule, and its description for errors.

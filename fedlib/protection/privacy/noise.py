@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.client import Unanswerable
+from fedlib.core.client import BadRequest
 from fedlib.core.messages import Array, Message, MessageError, Privacy, arrays, exact
 from fedlib.core.points import MAX_BOUND
 from fedlib.protection.privacy.accounting import gaussian_rho, laplace_epsilon, opendp, shares_rho
@@ -199,7 +199,7 @@ def clipped(X: Floats, bounds: Floats) -> Floats:
 
     Raises
     ------
-    Unanswerable
+    BadRequest
         A ValueError: when the points and the bounds have different numbers of features.
 
     Examples
@@ -208,7 +208,7 @@ def clipped(X: Floats, bounds: Floats) -> Floats:
     array([ 1.,  5., 20.])
     """
     if X.shape[1] != bounds.shape[1]:
-        raise Unanswerable(
+        raise BadRequest(
             f"bounds must have the {X.shape[1]} features of the points, got {bounds.shape[1]}"
         )
     low, high = bounds
@@ -225,7 +225,7 @@ def to_unit(X: Floats, bounds: Floats) -> Floats:
 
     Raises
     ------
-    Unanswerable
+    BadRequest
         A ValueError: when the points and the bounds have different numbers of features.
 
     Examples
@@ -344,7 +344,7 @@ def _scale(sensitivity: Sensitivity, privacy: Privacy, n_shares: int, n_values: 
     """Return the scale of the noise in units."""
     l1, l2 = sensitivity.units
     if privacy.epsilon and n_shares > 1:
-        raise Unanswerable("shares of noise are Gaussian, which needs delta > 0, got delta=0")
+        raise BadRequest("shares of noise are Gaussian, which needs delta > 0, got delta=0")
 
     allowed = privacy.epsilon or privacy.rho
 
@@ -362,7 +362,7 @@ def _scale(sensitivity: Sensitivity, privacy: Privacy, n_shares: int, n_values: 
 
     wanted = l1 / privacy.epsilon if privacy.epsilon else l2 / math.sqrt(2 * privacy.rho * n_shares)
     if wanted >= MAX_SCALE:
-        raise Unanswerable(
+        raise BadRequest(
             f"epsilon must be larger: {privacy} needs noise of more than"
             f" {MAX_SCALE >> DIGITS} times the change by one row"
         )

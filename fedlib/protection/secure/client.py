@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from fedlib.core.client import (
+    BadRequest,
     Client,
     LostState,
     ProtectedFailure,
-    Unanswerable,
     WrappedState,
     Wrapper,
     handles,
@@ -164,7 +164,7 @@ class SecureClient(Wrapper[SecureState]):
     still be over other survivors; the rule ``same_members`` of a site forbids it
     (`fedlib.protection.policy`). Values with noise may be requested again: each is charged.
 
-    A request that does not fit the columns or the earlier requests (`Unanswerable`) is refused for
+    A request that does not fit the columns or the earlier requests (`BadRequest`) is refused for
     all rows alike, so it is no failure. An unexpected failure is one constant answer. The site then
     answers no protected request until its operator has deleted the file beside the key that names
     the reason. That a site has failed is one bit about its rows, which the server learns.
@@ -316,7 +316,7 @@ class SecureClient(Wrapper[SecureState]):
         try:
             reply = self.inner.answer(asked)  # with new noise in each sum, see `Budget`
             words = None if isinstance(reply, Declined) else to_words(reply, request.digits)
-        except (Unanswerable, LostState):  # for every table of these columns, so nothing has failed
+        except (BadRequest, LostState):  # for every table of these columns, so nothing has failed
             self._keep(failed=False)
             raise
         except Exception as error:

@@ -46,7 +46,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedlib.core.array_types import Words
 from fedlib.core.site_memory import Lock, TableMemory
-from fedlib.core.texts import read_edited
+from fedlib.core.wording import read_edited
 
 KEY, SEED = 32, 16  # bytes
 BLOCK = 2**17  # numbers of a mask that are computed at once, in a buffer that stays in a cache

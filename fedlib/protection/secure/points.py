@@ -14,7 +14,7 @@ import numpy as np
 
 from fedlib.core.aggregation import Aggregation, agree_on_features
 from fedlib.core.array_types import Floats
-from fedlib.core.client import Unanswerable, handles
+from fedlib.core.client import BadRequest, handles
 from fedlib.core.messages import Array, FeatureNames, Message
 from fedlib.core.points import MAX_BOUND, MAX_WEIGHT, PointsClient
 from fedlib.core.protocol import Flow, Replies
@@ -163,9 +163,9 @@ class SummablePoints(DescribedPoints):
         return self._clipped[1]
 
     def check_unweighted(self) -> None:
-        """Raise Unanswerable when the points have weights, and the server asks for none."""
+        """Raise BadRequest when the points have weights, and the server asks for none."""
         if self.weight is not None:
-            raise Unanswerable(
+            raise BadRequest(
                 "the points have weights, of which one row's change must be known: set max_weight,"
                 " or declare the column and its largest value in a schema of all sites"
             )
@@ -176,7 +176,7 @@ class SummablePoints(DescribedPoints):
 
     def _check_centre(self, request: SumPoints) -> None:
         if len(request.centre) != self.n_features:
-            raise Unanswerable(
+            raise BadRequest(
                 f"centre must have the {self.n_features} features of the points, got"
                 f" {len(request.centre)}"
             )

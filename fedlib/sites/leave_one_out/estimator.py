@@ -13,16 +13,16 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.client import Client, roles_of
+from fedlib.core.column_names import listed
 from fedlib.core.estimator import Federated
-from fedlib.core.names import listed
 from fedlib.core.parameters import KW_ONLY, Fraction, Interval, Kind, OptionalBounds
 from fedlib.core.protocol import Flow
 from fedlib.core.registry import ALIGNED, LEAVE_ONE_OUT, innermost
 from fedlib.evaluation.class_scores import ClassScores
 from fedlib.evaluation.clustering import ClusterScores, FederatedClusteringScore
 from fedlib.evaluation.messages import MAX_BINS, DescribeClasses
-from fedlib.evaluation.numbers import FederatedRegressionScore, NumberScores
 from fedlib.evaluation.predictions import FederatedEvaluation
+from fedlib.evaluation.regression_scores import FederatedRegressionScore, NumberScores
 from fedlib.evaluation.reported import Scored
 from fedlib.protection.estimator import (
     ProtectedFederated,

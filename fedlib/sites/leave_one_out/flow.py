@@ -13,10 +13,10 @@ import pandas as pd
 
 from fedlib.core.array_types import Ints
 from fedlib.core.client import (
+    BadRequest,
     Client,
     LostState,
     OddRows,
-    Unanswerable,
     WrappingClient,
     decode_state,
     encode_state,
@@ -24,18 +24,18 @@ from fedlib.core.client import (
     roles_of,
     usable_rows,
 )
+from fedlib.core.column_names import as_table, listed
 from fedlib.core.estimator import Federated
 from fedlib.core.in_process import arrays_of
 from fedlib.core.messages import Done, Message
-from fedlib.core.names import as_table, listed
 from fedlib.core.points import with_weights
 from fedlib.core.protocol import Flow, GroupsTooSmall, Reject, Replies
 from fedlib.core.registry import innermost
 from fedlib.evaluation.class_scores import ClassScores
 from fedlib.evaluation.clustering import ClusteringScoreClient, ClusterScores
 from fedlib.evaluation.messages import NoRows
-from fedlib.evaluation.numbers import NumberScores, RegressionScoreClient
 from fedlib.evaluation.predictions import EvaluationClient
+from fedlib.evaluation.regression_scores import NumberScores, RegressionScoreClient
 from fedlib.sites.models import from_bytes, to_bytes
 
 
@@ -248,7 +248,7 @@ class LeftOutClient(WrappingClient):
         model = from_bytes(data)
         fits = isinstance(self.trained, model.client_class)
         if not fits or innermost(model).client_class is not self._class:
-            raise Unanswerable(f"the model is that of {model.name}, another protocol")
+            raise BadRequest(f"the model is that of {model.name}, another protocol")
         return model
 
     def _scores_of(self, model: Any, rows: Ints) -> tuple[Client, Ints]:

@@ -16,8 +16,8 @@ import numpy as np
 from fedlib.core.aggregation import Aggregation, agree_on_features
 from fedlib.core.array_fields import Checked
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Unanswerable, handles, partitions
-from fedlib.core.messages import MAX_WORK, Array, Message, MessageError, problem_of_work
+from fedlib.core.client import BadRequest, handles, partitions
+from fedlib.core.messages import MAX_WORK, Array, Message, MessageError, cost_error
 from fedlib.core.parameters import Interval, Kind
 from fedlib.core.points import MAX_BOUND, MAX_COORDINATE, rounded_mean
 from fedlib.core.protocol import Flow, Replies
@@ -143,11 +143,11 @@ def scatter(X: Floats, request: SumScatter) -> Scatter:
 
     Raises
     ------
-    Unanswerable
+    BadRequest
         A ValueError: when the points have another number of features.
     """
     if X.shape[1] != len(request.centre):
-        raise Unanswerable(
+        raise BadRequest(
             f"centre must have the {X.shape[1]} features of the points, got {len(request.centre)}"
         )
     mean = rounded_mean(X)
@@ -377,7 +377,7 @@ def _uncertain(sums: Floats, noise: Noise, half: Floats, variances: Floats) -> E
 
 
 def _check_size(request: Message) -> None:
-    if problem := problem_of_work(request, MAX_WORK):
+    if problem := cost_error(request, MAX_WORK):
         raise ValueError(f"the features are too many for principal components: {problem}")
 
 

@@ -6,7 +6,7 @@ that wraps the protocol's client hands it the transformed table.
 """
 
 from fedlib.tables.pipeline.client import PipelineClient
-from fedlib.tables.pipeline.federated import FederatedPipeline
+from fedlib.tables.pipeline.estimator import FederatedPipeline
 from fedlib.tables.pipeline.flow import PipelineModel, pipeline, preprocess
 from fedlib.tables.pipeline.messages import PipelineState, Preprocess, PreprocessAndProject
 

@@ -10,20 +10,20 @@ import numpy as np
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import (
+    BadRequest,
     Client,
     LostState,
     OddRows,
-    Unanswerable,
     WrappingClient,
     handles,
     partitions,
     usable_rows,
 )
+from fedlib.core.column_names import as_table, in_order
 from fedlib.core.columns import TEXT, RawTable, read_columns
-from fedlib.core.labels import read_weights
 from fedlib.core.messages import Done, Message, decode, encode
-from fedlib.core.names import as_table, in_order
 from fedlib.core.points import eval_sets_of, with_weights
+from fedlib.core.targets import read_weights
 from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.protection.sums import RowTotals
 from fedlib.tables.components.flow import Scatter, SumClippedScatter, SumScatter, scatter
@@ -197,7 +197,7 @@ class PipelineClient(WrappingClient, SummaryClient):
         if self.rules is None:
             raise LostState(f"{type(self).__name__} has no {self.prepares.__name__}")
         if (self.rules.kinds == KEPT_TEXT).any():
-            raise Unanswerable("there are no sums of columns of text; encode them")
+            raise BadRequest("there are no sums of columns of text; encode them")
         return np.asarray(self.rules.transform_usable(self.described).X, np.float64)
 
     def _begin(self, rules: Preprocess) -> str:
@@ -208,14 +208,14 @@ class PipelineClient(WrappingClient, SummaryClient):
 
         Raises
         ------
-        Unanswerable
+        BadRequest
             A ValueError: when the rules do not fit the columns or the protocol, whatever the rows
             are.
         """
         if (rules.kinds == KEPT_TEXT).any() and not getattr(self._class, "raw", False):
-            raise Unanswerable(f"{self._class.__name__} takes no columns of text; encode them")
+            raise BadRequest(f"{self._class.__name__} takes no columns of text; encode them")
         if not rules.n_new:
-            raise Unanswerable("there must be a column after preprocessing, got none")
+            raise BadRequest("there must be a column after preprocessing, got none")
         largest, gaps = self._class.max_feature, self._class.gaps_allowed
         done = [rules.transform_usable(table).within(largest, gaps) for table in self._tables()]
         try:

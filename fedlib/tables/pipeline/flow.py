@@ -20,8 +20,8 @@ import pandas as pd
 
 from fedlib.core.aggregation import Aggregation, exclude
 from fedlib.core.array_types import Bytes, Floats, Ints
+from fedlib.core.column_names import check_names, listed
 from fedlib.core.columns import EMPTY, NUMBER, TEXT, read_columns
-from fedlib.core.names import check_names, listed
 from fedlib.core.points import Bounds
 from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.secure.points import agree_on_bounded_features
@@ -41,8 +41,8 @@ from fedlib.tables.pipeline.messages import (
     Unknown,
 )
 from fedlib.tables.schema.cells import Column
-from fedlib.tables.summary.agreed import UNLIMITED, sum_between
 from fedlib.tables.summary.flow import find_categories, find_extremes, find_moments, find_quantiles
+from fedlib.tables.summary.from_schema import UNLIMITED, sum_between
 from fedlib.tables.summary.messages import (
     ColumnDescription,
     Columns,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import FAR_FROM_ROW, by_rounding
-from fedlib.core.columns import EMPTY, MAX_NUMBER, TEXT, RawTable, present, spelled_truth
+from fedlib.core.columns import EMPTY, MAX_NUMBER, TEXT, RawTable, parse_booleans, present
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError, decode
 from fedlib.tables.components.flow import component_names, project
 from fedlib.tables.summary.messages import MAX_ROWS, Category, split
@@ -384,10 +384,10 @@ def _positions(texts: NDArray[Any], categories: Sequence[str]) -> NDArray[np.int
     positions: NDArray[np.intp] = pd.Index(np.array([*categories], object)).get_indexer(
         pd.Index(texts)
     )
-    spelled = pd.Index(np.array([*map(spelled_truth, categories)], object))
+    spelled = pd.Index(np.array([*map(parse_booleans, categories)], object))
     others = np.flatnonzero(positions < 0)
     if len(others) and spelled.is_unique:
-        again = pd.Index(np.array([*map(spelled_truth, texts[others])], object))
+        again = pd.Index(np.array([*map(parse_booleans, texts[others])], object))
         positions[others] = spelled.get_indexer(again)
     return positions
 

@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.core.columns import TEXT
-from fedlib.core.texts import printable
 from fedlib.core.threads import check_n_jobs
+from fedlib.core.wording import printable
 from fedlib.tables.files import Table
 from fedlib.tables.schema.cells import IDENTIFIER, OTHER, Column, Values, read_values
 from fedlib.tables.schema.descriptor import import_arrow

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.columns import MAX_EXACT, MAX_NUMBER, NUMBER, TEXT, TRUTH
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 from fedlib.tables.columns import numbers_among
 from fedlib.tables.schema.descriptor import import_arrow, whole
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from fedlib.core.texts import printable, without_mark
+from fedlib.core.wording import printable, without_mark
 
 PROFILE = "https://datapackage.org/profiles/2.0/dataresource.json"
 PROFILES = "https://datapackage.org/profiles/"

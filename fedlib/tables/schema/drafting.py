@@ -28,7 +28,7 @@ import numpy as np
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.columns import MAX_EXACT, MAX_TEXT, are_identifiers
 from fedlib.core.file_errors import UnreadableFile
-from fedlib.core.texts import composed, printable
+from fedlib.core.wording import composed, printable
 from fedlib.tables.columns import GROUPED, check_faults
 from fedlib.tables.layouts import LEADING_ZERO, find_layout
 from fedlib.tables.schema.cells import Column, Notation, encode, read_days, read_numbers

@@ -11,7 +11,7 @@ from math import inf, isfinite
 from typing import Any
 
 from fedlib.core.columns import MAX_NUMBER, MAX_TEXT, NUMBER
-from fedlib.core.texts import composed, printable
+from fedlib.core.wording import composed, printable
 from fedlib.tables.schema.cells import IDENTIFIER, OTHER, Column, Notation
 from fedlib.tables.schema.descriptor import (
     MAX_CATEGORIES,

@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.columns import MAX_EXACT
-from fedlib.core.labels import check_characters, plain_number
-from fedlib.core.texts import composed, printable
-from fedlib.tables.columns import unguarded
+from fedlib.core.targets import check_characters, plain_number
+from fedlib.core.wording import composed, printable
+from fedlib.tables.columns import without_formula_guard
 from fedlib.tables.schema.cells import Column, plain_numbers
 from fedlib.tables.schema.descriptor import Dialect, import_arrow
 from fedlib.tables.streams import csv_reader, find_encoding, is_text_file, is_wide, open_bytes
@@ -262,7 +262,7 @@ def _unguarded(texts: Any) -> Any:
         return texts  # numbers
     if not arrow.compute.any(arrow.compute.starts_with(texts, "'")).as_py():
         return texts
-    plain = [text and unguarded(text) for text in texts.to_pylist()]
+    plain = [text and without_formula_guard(text) for text in texts.to_pylist()]
     return arrow.array(plain, arrow.string())
 
 
@@ -304,7 +304,10 @@ def _header(
     for delimiter in dialect.delimiter or DELIMITERS:
         reader = _reader(lines[n_skipped:], dialect, delimiter)
         try:
-            cells = [composed(unguarded(cell).strip()) for cell in next(filter(None, reader), [])]
+            cells = [
+                composed(without_formula_guard(cell).strip())
+                for cell in next(filter(None, reader), [])
+            ]
         except csv.Error:
             continue
         n_fitting = len(wanted & {*cells}) if dialect.header else int(len(cells) == len(fields))

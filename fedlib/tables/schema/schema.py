@@ -30,9 +30,9 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.aggregation import AgreedColumns
+from fedlib.core.column_names import as_table, feature_names
 from fedlib.core.file_errors import reading
-from fedlib.core.names import as_table, feature_names
-from fedlib.core.texts import composed, printable
+from fedlib.core.wording import composed, printable
 from fedlib.tables.files import Table
 from fedlib.tables.schema.applying import Report, apply_columns, check, to_table
 from fedlib.tables.schema.cells import IDENTIFIER, Column

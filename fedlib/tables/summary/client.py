@@ -16,7 +16,7 @@ from fedlib.core.points import Moments, check_weights, with_weights
 from fedlib.protection.secure.fixed_point import add_rows, summed
 from fedlib.protection.secure.points import DescribeFeatures, Features
 from fedlib.protection.sums import RowTotals
-from fedlib.tables.summary.agreed import (
+from fedlib.tables.summary.from_schema import (
     CountKnownCategories,
     CountValues,
     KnownCategoryCounts,

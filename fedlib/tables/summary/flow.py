@@ -19,7 +19,7 @@ from fedlib.core.array_types import Bytes, Floats, Ints
 from fedlib.core.columns import NUMBER, TEXT
 from fedlib.core.points import Bounds
 from fedlib.core.protocol import Flow, Replies
-from fedlib.tables.summary.agreed import AgreedTable, count_all, count_categories
+from fedlib.tables.summary.from_schema import AgreedTable, count_all, count_categories
 from fedlib.tables.summary.messages import (
     HIGHEST,
     MAX_MEAN,

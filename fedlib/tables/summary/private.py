@@ -27,9 +27,9 @@ from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_fields import OF_CLIENT
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client
+from fedlib.core.column_names import listed
 from fedlib.core.columns import RawTable
 from fedlib.core.messages import Array, Message, MessageError
-from fedlib.core.names import listed
 from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.privacy import (
     NOISY,
@@ -44,7 +44,8 @@ from fedlib.protection.privacy import (
 from fedlib.protection.privacy.noise import Noise, estimate, hides, ratio
 from fedlib.protection.secure.points import MaxWeight, agree_on_bounded_features, clip_weights
 from fedlib.protection.sums import NoisySums, RowTotals, SumRows
-from fedlib.tables.summary.agreed import (
+from fedlib.tables.summary.flow import TableSummary, count_parts, histogram_bins, make_summary
+from fedlib.tables.summary.from_schema import (
     UNLIMITED,
     AgreedTable,
     check_lengths,
@@ -53,7 +54,6 @@ from fedlib.tables.summary.agreed import (
     known_groups,
     sum_between,
 )
-from fedlib.tables.summary.flow import TableSummary, count_parts, histogram_bins, make_summary
 from fedlib.tables.summary.messages import MAX_BINS, Category, TableView, split
 
 ROUNDING = 1e-9  # relative, of the sums of an honest client

@@ -33,7 +33,7 @@ from flwr.supercore import telemetry
 
 from fedlib.transports.flower.app import client_app
 from fedlib.transports.flower.fin import FIN, FINResult, show_errors_in_one_line
-from fedlib.transports.flower.transport import Flower, GridInProcess, PartitionError
+from fedlib.transports.flower.transport import Flower, LocalFlowerGrid, PartitionError
 
 __all__ = [
     "FIN",
@@ -41,7 +41,7 @@ __all__ = [
     "FINResult",
     "Flower",
     "Grid",
-    "GridInProcess",
+    "LocalFlowerGrid",
     "PartitionError",
     "ServerApp",
     "client_app",

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedlib.core.ledger import Ledger
 from fedlib.core.protocol import Flow, TooFewClients, run
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 from fedlib.transports.flower.transport import Flower
 
 logger = logging.getLogger(__name__)
@@ -62,11 +62,11 @@ class FIN(Strategy):
 
     >>> from fedlib import HorizontalDBSCAN
     >>> from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
-    >>> from fedlib.transports.flower import GridInProcess, client_app
+    >>> from fedlib.transports.flower import LocalFlowerGrid, client_app
     >>> def main(grid, context):
     ...     return FIN(HorizontalDBSCAN(cell_size=1.0, min_samples=2), n_clients=1).start(grid)
     >>> app = client_app(lambda context: HorizontalDBSCANClient([[0.1], [0.2], [5.0]]))
-    >>> result = main(GridInProcess(app, n_nodes=1), context=None)
+    >>> result = main(LocalFlowerGrid(app, n_nodes=1), context=None)
     >>> result.model.cell_labels_
     array([ 0, -1])
     >>> result.ledger.conversation()

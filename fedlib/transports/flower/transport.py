@@ -22,7 +22,7 @@ from fedlib.core.ledger import Ledger
 from fedlib.core.messages import Failure, encode
 
 
-class GridInProcess(Grid):
+class LocalFlowerGrid(Grid):
     """A grid whose nodes are objects in this process, to try out or test an app.
 
     As in a deployment, a node keeps nothing between two messages except its configuration and the
@@ -213,11 +213,11 @@ class Flower:
     --------
     >>> from fedlib import HorizontalDBSCAN
     >>> from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
-    >>> from fedlib.transports.flower import GridInProcess, client_app
+    >>> from fedlib.transports.flower import LocalFlowerGrid, client_app
     >>> sites = [[[0.1], [0.2]], [[5.0]]]
     >>> def make_client(context):
     ...     return HorizontalDBSCANClient(sites[context.node_config["partition-id"]])
-    >>> grid = GridInProcess(client_app(make_client), n_nodes=2)
+    >>> grid = LocalFlowerGrid(client_app(make_client), n_nodes=2)
     >>> model = HorizontalDBSCAN(cell_size=1.0, min_samples=2).fit(Flower(grid, n_clients=2))
     >>> model.cell_labels_
     array([ 0, -1])

@@ -21,7 +21,7 @@ from fedlib import __version__
 from fedlib.core.client import Client
 from fedlib.core.messages import MAX_BYTES, encode
 from fedlib.core.protocol import logger, serve
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 from fedlib.transports.http.checkpoint import Checkpoint, reserved
 from fedlib.transports.http.wire import (
     HOLD,

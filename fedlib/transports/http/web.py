@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from fedlib.core.texts import printable
+from fedlib.core.wording import printable
 from fedlib.transports.http.connections import Connection
 from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.session import Refusal, RefusedCall

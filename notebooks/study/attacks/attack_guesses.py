@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from sklearn.neighbors import KDTree
 
-from fedlib.clustering.density.near_cells import cell_side
+from fedlib.clustering.density.neighbouring_cells import cell_side
 from fedlib.clustering.mixtures.messages import ResponsibilitySums
 from fedlib.clustering.mixtures.private import NoisyResponsibilitySums
 from fedlib.protection.privacy.noise import from_unit

@@ -85,7 +85,7 @@ from fedlib.protection.secure.points import (
 from fedlib.protection.sums import RowTotals
 from fedlib.tables.alignment import Pseudonyms
 from fedlib.tables.components import Scatter
-from fedlib.tables.summary.agreed import KnownCategoryCounts, ValueCounts
+from fedlib.tables.summary.from_schema import KnownCategoryCounts, ValueCounts
 from fedlib.tables.summary.messages import (
     BinCounts,
     CategoryCounts,

@@ -301,7 +301,7 @@ PRELOADED = (
     "fedlib.clustering.density.horizontal",
     "fedlib.clustering.kmeans",
     "fedlib.clustering.mixtures.dbscan",
-    "fedlib.clustering.mixtures.federated",
+    "fedlib.clustering.mixtures.estimator",
     "fedlib.clustering.density.dbdc",
     "fedlib.clustering.density.ppdbdc",
     "fedlib.clustering.density.sdbdc",

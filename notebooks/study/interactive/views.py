@@ -6,7 +6,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.lines import Line2D
 
 from fedlib import PPDBDC, ApproximateDBSCAN
-from fedlib.clustering.density.near_cells import cell_side
+from fedlib.clustering.density.neighbouring_cells import cell_side
 from fedlib.figures import plots
 
 N_SHOWN_ROWS = 120  # of the table of neighbours

@@ -54,10 +54,10 @@ def over_http(estimator, make, n_clients):
 
 def on_grid(estimator, make, n_clients):
     """Return the estimator, fitted with Flower's messages in this process; see `in_process`."""
-    from fedlib.transports.flower import Flower, GridInProcess, client_app  # an optional package
+    from fedlib.transports.flower import Flower, LocalFlowerGrid, client_app  # an optional package
 
     app = client_app(lambda context: make(context.node_config["partition-id"]))
-    return estimator.fit(Flower(GridInProcess(app, n_clients), n_clients))
+    return estimator.fit(Flower(LocalFlowerGrid(app, n_clients), n_clients))
 
 
 def round_trips(model):

@@ -15,7 +15,7 @@ from fedlib.clustering.density.approximate import (
     CountSmallCells,
 )
 from fedlib.clustering.density.horizontal import CellCounts
-from fedlib.clustering.density.near_cells import MARGIN, MAX_CELL
+from fedlib.clustering.density.neighbouring_cells import MARGIN, MAX_CELL
 from fedlib.core.in_process import InProcess
 from fedlib.core.messages import Done, Failure, decode, encode
 from fedlib.core.protocol import TooFewClients, serve

@@ -18,7 +18,7 @@ from fedlib.clustering.density.bounded_cells import (
     count_on_grid,
 )
 from fedlib.clustering.density.cells import count_cells
-from fedlib.clustering.density.near_cells import cell_side
+from fedlib.clustering.density.neighbouring_cells import cell_side
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.in_process import InProcess
 from fedlib.core.messages import decode, encode

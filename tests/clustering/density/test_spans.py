@@ -13,7 +13,7 @@ from fedlib.clustering.density.approximate import ApproximateDBSCANClient, Assig
 from fedlib.clustering.density.bounded_cells import CountWithNoise, NoisyCounts
 from fedlib.clustering.density.cells import place_points
 from fedlib.clustering.density.engine.dbscan import cluster
-from fedlib.clustering.density.near_cells import (
+from fedlib.clustering.density.neighbouring_cells import (
     cell_side,
     find_spans,
     noise_margin,

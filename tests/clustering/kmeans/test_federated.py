@@ -7,7 +7,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from fedlib import FederatedKMeans
-from fedlib.clustering.kmeans.federated import FederatedKMeansClient
+from fedlib.clustering.kmeans.estimator import FederatedKMeansClient
 from fedlib.clustering.kmeans.messages import (
     AssignCentres,
     FindCentres,

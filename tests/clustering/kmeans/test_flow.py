@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 from fedlib import FederatedKMeans
-from fedlib.clustering.kmeans.federated import FederatedKMeansClient
+from fedlib.clustering.kmeans.estimator import FederatedKMeansClient
 from fedlib.clustering.kmeans.local import child_centres
 from fedlib.clustering.kmeans.messages import AssignCentres, FindCentres, Inertia, LocalCentres
 from fedlib.core.messages import Done

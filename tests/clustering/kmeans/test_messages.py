@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedlib import FederatedKMeans
-from fedlib.clustering.kmeans.federated import FederatedKMeansClient
+from fedlib.clustering.kmeans.estimator import FederatedKMeansClient
 from fedlib.clustering.kmeans.messages import (
     MAX_COORDINATE,
     ClusterSums,

@@ -16,7 +16,7 @@ from fedlib.core.messages import Declined, decode, encode
 from fedlib.core.protocol import TooFewClients
 from fedlib.datasets import load
 from fedlib.evaluation.selection import DensitySuggestionClient, find_knee
-from fedlib.evaluation.selection.choices import curve_ranks, k_distances, sparse_fractions
+from fedlib.evaluation.selection.grid_search import curve_ranks, k_distances, sparse_fractions
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.sites import models
 from fedlib.testing import Recorder
@@ -116,7 +116,7 @@ def test_no_distance_has_a_larger_error_than_the_diagonal_of_a_cell(rows, k, exp
 def test_a_search_in_blocks_finds_the_same(k, monkeypatch):
     cells = count_cells(points(), 0.25)
     found = k_distances(*cells, 0.25, k)
-    monkeypatch.setattr("fedlib.evaluation.selection.choices.BLOCK", 7)
+    monkeypatch.setattr("fedlib.evaluation.selection.grid_search.BLOCK", 7)
     again = k_distances(*cells, 0.25, k)
     assert [a.tolist() for a in found] == [a.tolist() for a in again]
 

@@ -7,8 +7,8 @@ from all_protocols import CASES, make_client
 
 from fedlib.clustering.density.approximate import ApproximateDBSCANClient, CountSmallCells
 from fedlib.clustering.density.bounded_cells import CountGrid, CountWithNoise
-from fedlib.clustering.density.near_cells import cell_side
-from fedlib.core.client import Unanswerable
+from fedlib.clustering.density.neighbouring_cells import cell_side
+from fedlib.core.client import BadRequest
 from fedlib.core.messages import Declined, MessageError, decode, encode
 from fedlib.evaluation.messages import CountScores
 from fedlib.evaluation.predictions import EvaluationClient
@@ -39,7 +39,7 @@ def test_the_cells_of_approximate_dbscan_obey_rules_of_eps_and_rho(eps, rho, per
         reply = site.answer(decode(encode(asked)))
         assert hasattr(reply, "counts") == expected
         assert expected or reply == Declined("parameters")
-    with pytest.raises(Unanswerable, match="must have eps and rho"):
+    with pytest.raises(BadRequest, match="must have eps and rho"):
         client.answer(kind(0.001, *PLACE, **more))
 
 

@@ -12,7 +12,7 @@ from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
 from fedlib.boosting.first_scores import CountTargets
 from fedlib.clustering.density.bounded_cells import CountGrid
 from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
-from fedlib.clustering.kmeans.federated import FederatedKMeansClient
+from fedlib.clustering.kmeans.estimator import FederatedKMeansClient
 from fedlib.clustering.kmeans.messages import (
     MeasureInertia,
     SumClusters,
@@ -23,7 +23,7 @@ from fedlib.core.client import Client
 from fedlib.core.messages import Declined
 from fedlib.core.registry import find_estimator, protocols, wrappers
 from fedlib.evaluation.messages import SumClippedErrors
-from fedlib.evaluation.numbers import RegressionScoreClient
+from fedlib.evaluation.regression_scores import RegressionScoreClient
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.policy.guard import _refined, sizes_of, without_small
 from fedlib.protection.sums import RowTotals

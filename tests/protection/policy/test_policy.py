@@ -545,7 +545,7 @@ def test_states():
 
 def test_over_flower():
     pytest.importorskip("flwr")
-    from fedlib.transports.flower import Flower, GridInProcess, client_app
+    from fedlib.transports.flower import Flower, LocalFlowerGrid, client_app
 
     policies = [{"min_count": 2, "min_clients": 3}, {"max_rounds": 1}, {"protocols": {}}]
 
@@ -553,7 +553,7 @@ def test_over_flower():
         i = context.node_config["partition-id"]
         return guarded(GRID, policies[i], "ABC"[i])
 
-    there = HorizontalDBSCAN(1.0, 3).fit(Flower(GridInProcess(client_app(make), 3), 3))
+    there = HorizontalDBSCAN(1.0, 3).fit(Flower(LocalFlowerGrid(client_app(make), 3), 3))
     clients = {str(i): guarded(GRID, policy, "ABC"[i]) for i, policy in enumerate(policies)}
     here = HorizontalDBSCAN(1.0, 3).fit(InProcess(clients))
     assert there.ledger_ == here.ledger_

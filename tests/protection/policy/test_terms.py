@@ -33,7 +33,7 @@ from fedlib.core.messages import Declined, Done, Message, MessageError, encode
 from fedlib.core.protocol import run
 from fedlib.evaluation.clustering import ClusteringScoreClient
 from fedlib.evaluation.messages import CountClassScores, CountScores, SumErrors, SumLabelledRows
-from fedlib.evaluation.numbers import RegressionScoreClient
+from fedlib.evaluation.regression_scores import RegressionScoreClient
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Privacy
 from fedlib.protection.secure import SecureClient, secure_sum, simulated_identities

@@ -9,7 +9,7 @@ from fedlib.boosting import tree_client
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.histograms import SumNoisyHistograms
 from fedlib.boosting.messages import BeginBoosting
-from fedlib.boosting.secure import gradient_limits, in_units, row_sensitivity
+from fedlib.boosting.secure import gradient_limits, row_sensitivity, scaled_gradients
 from fedlib.core.ledger import SERVER
 from fedlib.protection.privacy import privacy_per_request
 from fedlib.protection.secure import SecureClient, simulated_identities
@@ -253,7 +253,7 @@ def test_bad_parameters_of_the_regressor(options, text):
 def test_a_huge_noisy_number_is_no_overflow():
     """The largest float, in any unit, does not fit an int64; the sum over three bins does."""
     largest = np.finfo(float).max
-    units = in_units(np.full((1, 3, 2), [largest, -largest]), bits=40)
+    units = scaled_gradients(np.full((1, 3, 2), [largest, -largest]), bits=40)
     totals = units.sum(axis=1, dtype=object)[0].tolist()
     assert totals == pytest.approx([2**60, -(2**60)])
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedlib.clustering.density.bounded_cells import CountWithNoise
-from fedlib.core.client import LostState, ProtectedFailure, Unanswerable, handles
+from fedlib.core.client import BadRequest, LostState, ProtectedFailure, handles
 from fedlib.core.ledger import Ledger
 from fedlib.core.messages import Declined, Failure, decode, encode
 from fedlib.core.protocol import serve
@@ -199,7 +199,7 @@ class RefusingClient(ToyClient):
 
 
 @pytest.mark.parametrize(
-    "error", [Unanswerable("other columns"), LostState("nothing"), TypeError("unknown"), None]
+    "error", [BadRequest("other columns"), LostState("nothing"), TypeError("unknown"), None]
 )
 def test_what_is_refused_before_a_row_is_read_costs_nothing(error, tmp_path):
     """A server could otherwise spend the budget of a table by requests that nobody can answer."""

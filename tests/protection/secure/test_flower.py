@@ -8,7 +8,7 @@ import numpy as np
 
 from fedlib import ApproximateDBSCAN, FederatedKMeans, FederatedXGBRegressor
 from fedlib.protection.secure import SecureClient, simulated_identities
-from fedlib.transports.flower import FIN, GridInProcess, client_app
+from fedlib.transports.flower import FIN, LocalFlowerGrid, client_app
 
 PARTS = [[[0.0], [1.0], [9.0]], [[2.0], [8.0]], [[7.5], [10.0]]]
 LABELLED = [(X, [x + 1 for (x,) in X]) for X in PARTS]
@@ -45,7 +45,7 @@ def test_the_result_is_that_of_the_run_in_process(secure, plain, attribute):
         name = str(context.node_config["partition-id"])
         return SecureClient(secure.client_class(parts[int(name)]), identities[name])
 
-    result = FIN(secure, n_clients=3).start(GridInProcess(client_app(make), n_nodes=3))
+    result = FIN(secure, n_clients=3).start(LocalFlowerGrid(client_app(make), n_nodes=3))
     expected = plain.fit(parts)
     assert np.array_equal(getattr(result.model, attribute), getattr(expected, attribute))
     assert result.ledger.lost == {}

@@ -18,8 +18,8 @@ from fedlib.protection.secure.fixed_point import (
     to_words,
 )
 from fedlib.protection.secure.points import CountPoints, PointCount
-from fedlib.tables.summary.agreed import CountKnownCategories
 from fedlib.tables.summary.client import SummaryClient
+from fedlib.tables.summary.from_schema import CountKnownCategories
 from fedlib.tables.summary.private import SumWeightedColumns
 
 NOTHING = (), False, np.empty(0, np.int64), np.empty(0)

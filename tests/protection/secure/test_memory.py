@@ -290,10 +290,10 @@ def test_a_request_that_fits_no_table_locks_no_site(identities):
         return SumPoints(np.zeros(n_features), bounds, n_points=4)
 
     numbers = count(1)
-    with pytest.raises(TooFewClients, match="Unanswerable at MaskValues"):
+    with pytest.raises(TooFewClients, match="BadRequest at MaskValues"):
         run(flow(asked(2)), recorder)  # the sites have one feature
     no_starts = SumClippedClusters(np.zeros((0, 2, 1)), np.array([[0.0], [2.0]]), n_points=4)
-    with pytest.raises(TooFewClients, match="Unanswerable at MaskValues"):
+    with pytest.raises(TooFewClients, match="BadRequest at MaskValues"):
         run(flow(no_starts), recorder)
     assert not any(identities[name].memory.lock.path.exists() for name in PARTS)
     assert run(flow(asked(1)), recorder).total.sums == 4.0

@@ -15,7 +15,7 @@ from fedlib import (
     HorizontalDBSCAN,
     Schema,
 )
-from fedlib.core.client import Unanswerable
+from fedlib.core.client import BadRequest
 from fedlib.core.messages import Done, MessageError, decode, encode, privacy_of
 from fedlib.protection.privacy.accounting import privacy_per_request
 from fedlib.sites.models import load, save
@@ -221,5 +221,5 @@ def test_there_are_no_sums_of_text():
     part = pd.DataFrame({"a": [1.0], "b": ["x"]}), [0]
     client = PipelineClient(part, FederatedXGBClassifier.client_class)
     assert client.answer(Preprocess(**rules(kinds=np.array([0, 3], np.uint8)))) == Done()
-    with pytest.raises(Unanswerable, match="no sums of columns of text"):
+    with pytest.raises(BadRequest, match="no sums of columns of text"):
         client.answer(SumScatter(np.zeros(2)))

@@ -191,10 +191,10 @@ def test_rebuilt_clients_continue():
 
 def test_over_flower():
     pytest.importorskip("flwr")
-    from fedlib.transports.flower import Flower, GridInProcess, client_app
+    from fedlib.transports.flower import Flower, LocalFlowerGrid, client_app
 
     parts = tables()
-    grid = GridInProcess(
+    grid = LocalFlowerGrid(
         client_app(
             lambda context: make_client(
                 "pipeline/horizontal-dbscan", Table(parts[context.node_config["partition-id"]])

@@ -10,14 +10,14 @@ from fedlib.core.in_process import InProcess
 from fedlib.core.messages import MessageError, decode, encode
 from fedlib.protection.privacy import Privacy
 from fedlib.sites.site import make_client
-from fedlib.tables.summary.agreed import (
+from fedlib.tables.summary.client import SummaryClient
+from fedlib.tables.summary.from_schema import (
     CountKnownCategories,
     CountValues,
     KnownCategoryCounts,
     ValueCounts,
     count_known,
 )
-from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.messages import SumColumns, TableView
 from fedlib.tables.summary.private import SumAgreedColumnsNoisily
 from fedlib.testing import Recorder, seeded_noise

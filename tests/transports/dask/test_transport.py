@@ -25,7 +25,7 @@ from fedlib.clustering.density.horizontal import (
 from fedlib.core.client import Client, handles
 from fedlib.core.journal import JournalError
 from fedlib.core.messages import Message, encode
-from fedlib.core.protocol import Combined, Host, TooFewClients, Transport, run
+from fedlib.core.protocol import Combined, LocalTransport, TooFewClients, Transport, run
 from fedlib.core.registry import protocols
 from fedlib.testing import Recorder
 from fedlib.transports.dask import Dask, predict
@@ -82,7 +82,7 @@ def test_every_protocol_gives_the_same_as_in_process(name, keep, cluster):
 def test_a_toy_with_the_conversation(cluster):
     """Cells 0 and 1 are dense and adjacent; 2 is adjacent to 1; 5 and 9 have one point each."""
     transport = Dask(functions(PARTS), cluster)
-    assert isinstance(transport, Host)
+    assert isinstance(transport, LocalTransport)
     assert isinstance(transport, Transport)
     there = model().fit(transport)
     assert there.ledger_.conversation() == [

@@ -10,10 +10,10 @@ sys.path.append(str(Path(__file__).parent))
 
 from flower_helpers import SITES, make_client
 
-from fedlib.transports.flower import GridInProcess, client_app
+from fedlib.transports.flower import LocalFlowerGrid, client_app
 
 
 @pytest.fixture
 def grid():
     """Return a grid with one node per site."""
-    return GridInProcess(client_app(make_client), len(SITES))
+    return LocalFlowerGrid(client_app(make_client), len(SITES))

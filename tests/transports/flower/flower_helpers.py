@@ -5,7 +5,7 @@ from flwr.app import Error, Message, RecordDict
 from fedlib import HorizontalDBSCAN
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.core.messages import decode
-from fedlib.transports.flower import GridInProcess, client_app
+from fedlib.transports.flower import LocalFlowerGrid, client_app
 from fedlib.transports.flower.transport import RECORD
 
 SITES = [[[0.1], [0.3], [1.2]], [[1.9], [2.5], [9.0]], [[0.2], [5.0]]]
@@ -28,7 +28,7 @@ def states(grid):
     return [decode(state) if state else None for state in kept]
 
 
-class Faulty(GridInProcess):
+class Faulty(LocalFlowerGrid):
     """A grid that replaces one node's replies to requests by other messages."""
 
     def __init__(self, change, node=1001, app=None):

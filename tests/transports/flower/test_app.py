@@ -11,7 +11,7 @@ from fedlib.core.ledger import Ledger
 from fedlib.core.messages import Failure, Labels, decode, encode
 from fedlib.core.messages import Message as FedlibMessage
 from fedlib.core.protocol import TooFewClients, run
-from fedlib.transports.flower import Flower, GridInProcess, client_app
+from fedlib.transports.flower import Flower, LocalFlowerGrid, client_app
 from fedlib.transports.flower.transport import RECORD
 
 
@@ -53,7 +53,7 @@ def test_a_site_can_keep_its_labels():
         if isinstance(client.state, Labels):
             kept[context.node_config["partition-id"]] = client.state.labels.tolist()
 
-    model().fit(Flower(GridInProcess(client_app(make_client, keep), 3), 3))
+    model().fit(Flower(LocalFlowerGrid(client_app(make_client, keep), 3), 3))
     assert kept == {i: part.tolist() for i, part in enumerate(model().fit(SITES).labels_)}
 
 
@@ -92,7 +92,7 @@ def visit(times):
 
 @pytest.fixture
 def visitors():
-    return GridInProcess(client_app(lambda context: Visitor()), 2)
+    return LocalFlowerGrid(client_app(lambda context: Visitor()), 2)
 
 
 def test_a_client_rebuilt_for_every_message_has_its_state(visitors):

@@ -29,13 +29,13 @@ def test_no_connection_is_opened(tmp_path):
         socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
         from fedlib import HorizontalDBSCAN
         from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
-        from fedlib.transports.flower import FIN, GridInProcess, client_app
+        from fedlib.transports.flower import FIN, LocalFlowerGrid, client_app
         from flwr.supercore import telemetry
         assert telemetry.FLWR_TELEMETRY_ENABLED == "0"
         telemetry.event(telemetry.EventType.PING).result()
         assert os.environ["FLWR_DISABLE_UPDATE_CHECK"] == "1"
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
-        grid = GridInProcess(client_app(lambda context: HorizontalDBSCANClient([[0.1]])), 1)
+        grid = LocalFlowerGrid(client_app(lambda context: HorizontalDBSCANClient([[0.1]])), 1)
         FIN(HorizontalDBSCAN(cell_size=1.0, min_samples=1), n_clients=1).start(grid)
         print("done")
     """

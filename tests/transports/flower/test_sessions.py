@@ -15,7 +15,7 @@ from fedlib.protection.privacy import Privacy
 from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.tables.pipeline import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess
-from fedlib.transports.flower import Flower, GridInProcess, client_app
+from fedlib.transports.flower import Flower, LocalFlowerGrid, client_app
 
 X = np.random.default_rng(0).random((60, 2))
 
@@ -33,7 +33,7 @@ def ask(grid, *requests):
 
 
 def grid(make_client):
-    return GridInProcess(client_app(make_client), n_nodes=1)
+    return LocalFlowerGrid(client_app(make_client), n_nodes=1)
 
 
 def guarded(policy):
@@ -88,7 +88,7 @@ def test_a_second_secure_run_is_refused():
         name = str(context.node_config["partition-id"])
         return SecureClient(FederatedKMeans.client_class(X[int(name) :: 3]), identities[name])
 
-    nodes = GridInProcess(client_app(make), n_nodes=3)
+    nodes = LocalFlowerGrid(client_app(make), n_nodes=3)
     options = {"method": "lloyd", "init": X[:2], "max_iter": 2, "bounds": [[0, 0], [1, 1]]}
     estimator = FederatedKMeans(2, **options, secure=True)
     estimator.fit(Flower(nodes, 3))

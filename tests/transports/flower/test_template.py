@@ -28,7 +28,7 @@ from fedlib.core.protocol import TooFewClients
 from fedlib.datasets.partition import split_rows
 from fedlib.protection.secure import simulated_identities
 from fedlib.sites import models
-from fedlib.transports.flower import GridInProcess
+from fedlib.transports.flower import LocalFlowerGrid
 from fedlib.transports.flower_app import TEMPLATE, new
 
 
@@ -64,7 +64,7 @@ def test_the_app_runs_the_protocol_that_its_configuration_names(app, tmp_path, c
         "n-clients": 2,
         "output": str(tmp_path / "output"),
     }
-    grid = GridInProcess(app[0], 2, app[2] | changes)
+    grid = LocalFlowerGrid(app[0], 2, app[2] | changes)
     for node, config in grid.node_configs.items():
         config |= {"labels": str(tmp_path / f"{node}.csv"), "demo": True}
     serve(app, grid)
@@ -79,7 +79,7 @@ def test_the_app_runs_the_protocol_that_its_configuration_names(app, tmp_path, c
 
 
 def test_the_app_refuses_an_unknown_protocol(app):
-    grid = GridInProcess(app[0], 3, app[2] | {"protocol": "kmean"})
+    grid = LocalFlowerGrid(app[0], 3, app[2] | {"protocol": "kmean"})
     with pytest.raises(ValueError, match="protocol must be one of .*kmeans.*; got 'kmean'"):
         serve(app, grid)
 
@@ -95,7 +95,7 @@ def test_the_app_refuses_an_unknown_protocol(app):
 )
 def test_a_mistake_in_the_parameters_is_one_line_in_the_log(app, parameters, error):
     """Flower logs the exception that ends its ServerApp, as here."""
-    grid = GridInProcess(app[0], 3, app[2] | {"parameters": parameters})
+    grid = LocalFlowerGrid(app[0], 3, app[2] | {"parameters": parameters})
     with pytest.raises(ValueError, match=error) as raised:
         serve(app, grid)
     flower, records = logging.getLogger("flwr"), []
@@ -115,7 +115,7 @@ def test_a_mistake_in_the_parameters_is_one_line_in_the_log(app, parameters, err
 
 def test_a_simulated_node_needs_no_configuration(app, tmp_path):
     """Flower's simulation gives each node the count of partitions, and nothing else."""
-    grid = GridInProcess(app[0], 3, app[2] | {"output": str(tmp_path)})
+    grid = LocalFlowerGrid(app[0], 3, app[2] | {"output": str(tmp_path)})
     for config in grid.node_configs.values():
         config |= {"num-partitions": 3}
         assert set(config) == {"partition-id", "num-partitions"}
@@ -130,7 +130,7 @@ def test_a_simulated_node_needs_no_configuration(app, tmp_path):
 def sites(app, tmp_path):
     """Return a grid whose nodes have their rows in files."""
     changes = {"parameters": "cell_size = 1.0, min_samples = 2", "min-clients": 2}
-    grid = GridInProcess(app[0], 3, app[2] | changes)
+    grid = LocalFlowerGrid(app[0], 3, app[2] | changes)
     for config, rows in zip(grid.node_configs.values(), SITES, strict=True):
         config["data"] = str(tmp_path / f"{config['partition-id']}.csv")
         pd.DataFrame(rows, columns=["x"]).to_csv(config["data"], index=False)
@@ -221,7 +221,7 @@ def test_sites_read_their_files_by_a_schema(app, tmp_path):
     changes = {"protocol": "pipeline/kmeans", "parameters": parameters, "n-clients": 2}
     schema = Schema.read(path)
     changes |= {"output": str(tmp_path / "output"), "schema-digest": schema.digest}
-    grid = GridInProcess(app[0], 2, app[2] | changes)
+    grid = LocalFlowerGrid(app[0], 2, app[2] | changes)
     for i, config in enumerate(grid.node_configs.values()):
         tables[i].to_csv(tmp_path / f"{i}.csv", index=False)
         config |= {"data": str(tmp_path / f"{i}.csv"), "schema": str(path)}
@@ -264,7 +264,7 @@ def test_the_log_of_a_site_names_what_differs_in_its_schema(app, tmp_path, caplo
     parameters = f"n_clusters = 1, random_state = 0, schema = '{paths[0]}'"
     changes = {"protocol": "kmeans", "parameters": parameters, "n-clients": 3, "min-clients": 2}
     changes |= {"output": "", "schema-digest": schema.digest}
-    grid = GridInProcess(app[0], 3, app[2] | changes)
+    grid = LocalFlowerGrid(app[0], 3, app[2] | changes)
     for path, config in zip(paths, grid.node_configs.values(), strict=True):
         config |= {"data": str(path.with_suffix(".csv")), "schema": str(path)}
     serve(app, grid)
@@ -276,7 +276,7 @@ def test_a_sites_secret_is_read_from_its_file(app, tmp_path):
     X, ids = np.array([[0.1, 0.2], [0.3, 0.1], [9.0, 5.0]]), ["a", "b", "c"]
     changes = {"protocol": "vertical-dbscan", "parameters": "eps = 1.0, min_samples = 2"}
     changes |= {"n-clients": 2, "output": str(tmp_path / "output")}
-    grid = GridInProcess(app[0], 2, app[2] | changes)
+    grid = LocalFlowerGrid(app[0], 2, app[2] | changes)
     key = tmp_path / "rows.key"
     key.write_bytes(bytes(range(32)))
     for column, config in enumerate(grid.node_configs.values()):

@@ -28,7 +28,7 @@ from fedlib.core.protocol import TooFewClients
 from fedlib.core.registry import protocols
 from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.testing import seeded_noise
-from fedlib.transports.flower import Flower, GridInProcess, PartitionError, client_app
+from fedlib.transports.flower import Flower, LocalFlowerGrid, PartitionError, client_app
 from fedlib.transports.flower.transport import RECORD
 
 
@@ -49,7 +49,7 @@ def test_every_protocol_gives_the_same_as_in_process(name, monkeypatch):
         partition = context.node_config["partition-id"]
         return kind.client_class(parts[partition], **options[partition])
 
-    grid = GridInProcess(client_app(make), len(parts))
+    grid = LocalFlowerGrid(client_app(make), len(parts))
     there = kind(**parameters).fit(Flower(grid, len(parts)))
     assert there.ledger_.entries == here.ledger_.entries
     assert len(here.ledger_) > 0
@@ -75,7 +75,7 @@ def test_noise_is_the_same_as_in_process(secure):
         client = estimator.client_class(parts[partition])
         return SecureClient(client, identities[str(partition)]) if secure else client
 
-    grid = GridInProcess(client_app(make), len(parts))
+    grid = LocalFlowerGrid(client_app(make), len(parts))
     with seeded_noise(0):
         here = clone(estimator).fit(parts)
     with seeded_noise(0):
@@ -118,7 +118,7 @@ def test_two_nodes_with_one_partition_are_refused(grid):
 
 @pytest.mark.parametrize("partition", [3, -1, None, "1.0"])
 def test_a_node_without_one_of_the_partitions_is_left_out(partition, caplog):
-    grid = GridInProcess(client_app(make_client), 4)
+    grid = LocalFlowerGrid(client_app(make_client), 4)
     grid.node_configs[1003]["partition-id"] = partition
     grid.node_configs = dict(reversed(grid.node_configs.items()))
     if partition is None:
@@ -135,7 +135,7 @@ def test_fewer_clients_than_nodes(grid):
     assert there.ledger_.entries == model().fit(SITES[:2]).ledger_.entries
 
 
-class Silent(GridInProcess):
+class Silent(LocalFlowerGrid):
     """A grid with one more node, which is silent during the first polls."""
 
     def __init__(self, n_polls):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedlib.clustering.density.engine.index import GridIndex, Rows, TreeIndex
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.kernels import density, leaf_connections, near_nodes, near_ranges
+from fedlib.kernels import density, leaf_connections, node_search, range_search
 from fedlib.kernels import density as connections
 
 BLOCK = 1024  # groups of cells in a block
@@ -159,7 +159,7 @@ class OnGrid(Clustering[GridIndex]):
 
     def _search_core(self, cells: Ints) -> None:
         for block in self._blocks(cells):
-            near_ranges.find_core(block, self.cells, self.min_samples)
+            range_search.find_core(block, self.cells, self.min_samples)
 
     def _join_cells(
         self, wanted: NDArray[np.int8], parent: Rows, crossing: Bools, first: int, stop: int
@@ -170,7 +170,7 @@ class OnGrid(Clustering[GridIndex]):
 
     def _search_border(self, cells: Ints, joined: Rows) -> None:
         for block in self._blocks(cells):
-            near_ranges.find_border(block, self.cells, joined)
+            range_search.find_border(block, self.cells, joined)
 
     def _blocks(self, cells: Ints, earlier: bool = False) -> Iterator[density.Block]:
         """Yield these cells (ascending) in blocks. Each overwrites the previous one.
@@ -205,7 +205,7 @@ class OnTree(Clustering[TreeIndex]):
         return True
 
     def _search_core(self, cells: Ints) -> None:
-        near_nodes.find_core(cells, self.cells, self.index.tree, self.min_samples)
+        node_search.find_core(cells, self.cells, self.index.tree, self.min_samples)
 
     def _join_cells(
         self, wanted: NDArray[np.int8], parent: Rows, crossing: Bools, first: int, stop: int
@@ -216,7 +216,7 @@ class OnTree(Clustering[TreeIndex]):
         )
 
     def _search_border(self, cells: Ints, joined: Rows) -> None:
-        near_nodes.find_border(cells, self.cells, self.index.tree, self.index.leaves, joined)
+        node_search.find_border(cells, self.cells, self.index.tree, self.index.leaves, joined)
 
 
 def _pieces(first: int, stop: int) -> Iterator[tuple[int, int]]:

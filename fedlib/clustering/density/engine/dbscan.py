@@ -30,7 +30,7 @@ from fedlib.clustering.density.engine.index import (
     index_by_tree,
 )
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.names import as_table
+from fedlib.core.column_names import as_table
 from fedlib.core.points import check_points
 from fedlib.core.threads import check_n_jobs
 from fedlib.kernels import kd_tree

@@ -45,7 +45,7 @@ class GridIndex(NamedTuple):
 
 
 class TreeIndex(NamedTuple):
-    """Points sorted into the leaves of a tree, which `near_nodes` and `leaf_connections` search."""
+    """Points in the leaves of a tree, which `node_search` and `leaf_connections` search."""
 
     order: Rows  # as in `GridIndex`
     start: Rows

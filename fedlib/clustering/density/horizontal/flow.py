@@ -27,7 +27,7 @@ from fedlib.clustering.density.horizontal.messages import (
     GridModel,
     sum_cells,
 )
-from fedlib.clustering.density.near_cells import noise_margin
+from fedlib.clustering.density.neighbouring_cells import noise_margin
 from fedlib.core.aggregation import Aggregation, agree_on_features, exclude, settle
 from fedlib.core.array_types import Ints
 from fedlib.core.protocol import Flow, Replies

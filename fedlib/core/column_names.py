@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedlib.core.texts import composed, printable
+from fedlib.core.wording import composed, printable
 
 MAX_NAMES = 2**16  # in one message, see `fedlib.core.messages.FeatureNames`
 MAX_SHOWN = 5  # names of columns in the text of an error
@@ -23,8 +23,8 @@ MAX_SHOWN = 5  # names of columns in the text of an error
 def feature_names(X: Any) -> tuple[str, ...]:
     """Return the names of a table's columns, or an empty tuple if they have none.
 
-    Integers become text, and accents are composed (`fedlib.core.texts.composed`). A DataFrame whose
-    columns are 0, 1 and so on has no names.
+    Integers become text, and accents are composed (`fedlib.core.wording.composed`). A DataFrame
+    whose columns are 0, 1 and so on has no names.
 
     Raises
     ------

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedlib.clustering.density.engine.index import index_by_tree
-from fedlib.kernels import density, near_nodes
+from fedlib.kernels import density, node_search
 
 
 def tree_cells(X, squared_radii, weights):
@@ -47,14 +47,14 @@ def test_core_and_border_points(kind, varied, weighted):
     totals = (squared <= radii[:, None]) @ (cells.weights if weighted else np.ones(400))
     wanted = np.arange(len(cells.has_core))
     for enough in np.quantile(totals, [0.3, 0.8]) + 0.5:
-        near_nodes.find_core(wanted, cells, tree, enough)
+        node_search.find_core(wanted, cells, tree, enough)
         core = totals >= enough
         np.testing.assert_array_equal(cells.core, core)
         n_core = np.add.reduceat(core.astype(int), cells.start[:-1])
         np.testing.assert_array_equal(cells.has_core == density.NONE, n_core == 0)
         np.testing.assert_array_equal(cells.has_core == density.ALL, n_core == np.diff(cells.start))
         joined = np.full(400, -9, tree.order.dtype)
-        near_nodes.find_border(wanted, cells, tree, leaves, joined)
+        node_search.find_border(wanted, cells, tree, leaves, joined)
         check_joined(joined, cells, points, squared <= radii, squared)
 
 

@@ -32,8 +32,8 @@ from fedlib.clustering.mixtures.flow import MixtureModel, check_start, federated
 from fedlib.clustering.mixtures.messages import CovarianceType, sklearn_shape
 from fedlib.clustering.mixtures.private import private_em
 from fedlib.core.array_types import Floats, Ints
+from fedlib.core.column_names import check_names
 from fedlib.core.estimator import EXAMPLE_BOUNDS, Clusterer, Example
-from fedlib.core.names import check_names
 from fedlib.core.parameters import (
     KW_ONLY,
     Flag,

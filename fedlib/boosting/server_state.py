@@ -385,13 +385,13 @@ def finish_round(
     for root in range(training.n_outputs):
         order = level_order(left, root)
         of_tree = decisions.take(order)
-        tree = finish_tree(of_tree, sums[order], training)
+        tree = build_tree(of_tree, sums[order], training)
         values[order] = tree.value
         trees.append(tree)
     return Round(trees, values)
 
 
-def finish_tree(decisions: Decisions, sums: Ints, training: Training) -> Tree:
+def build_tree(decisions: Decisions, sums: Ints, training: Training) -> Tree:
     """Return the tree with these splits and the sums (n_nodes, 2) at each node itself."""
     settings = training.settings
     feature = decisions.feature

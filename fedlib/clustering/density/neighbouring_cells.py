@@ -31,11 +31,10 @@ Spans: the cells in which the clusters lie, from counts per cell with noise, as 
 privacy the labels of single points cannot be published: a label would disclose too much about its
 row [1]_. A span shows where a cluster is, and each site labels its own points with it.
 
-Cells, their side and *near* cells are those of `fedlib.clustering.density.near_cells`. With noise
-on all counts, empty cells look like occupied ones, so all cells of the grid count. With a *margin*
-t, a cell is a *core cell* if the noisy counts of the cells near it, including itself, sum to at
-least ``min_samples + t``. Near core cells are in one span. If no noisy sum over near cells is wrong
-by more than t:
+Cells, their side and *near* cells are those of the rule above. With noise on all counts, empty
+cells look like occupied ones, so all cells of the grid count. With a *margin* t, a cell is a *core
+cell* if the noisy counts of the cells near it, including itself, sum to at least ``min_samples +
+t``. Near core cells are in one span. If no noisy sum over near cells is wrong by more than t:
 
 1. The core points of a cluster of DBSCAN with ``eps`` and ``min_samples + 2 * t`` are in core cells
    of one span: the sum around the cell of such a point is at least ``min_samples + 2 * t``, so the
@@ -68,7 +67,7 @@ from fedlib.clustering.density.engine.dbscan import cluster, nearest_within
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.threads import check_n_jobs
 from fedlib.kernels.grid import Grid, adjacent_pairs
-from fedlib.kernels.near_ranges import find_heavy
+from fedlib.kernels.range_search import find_heavy
 from fedlib.protection.privacy import Privacy
 
 MAX_CELL = 2**40  # the largest number of a cell for which the guarantee covers rounding
@@ -351,7 +350,7 @@ def find_spans(
     counts : array (n_1, ..., n_d)
         The counts of all cells.
     rho : float
-        As in `fedlib.clustering.density.near_cells.label_core_cells`.
+        As in `fedlib.clustering.density.neighbouring_cells.label_core_cells`.
     least : float
         The smallest noisy number of points near a core cell: ``min_samples`` plus the margin.
     n_jobs : int, optional

@@ -12,7 +12,7 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlib.core.labels import read_classes, read_ids, read_labels, read_targets, read_weights
+from fedlib.core.targets import read_classes, read_ids, read_labels, read_targets, read_weights
 
 DATES = [
     [datetime.date(2020, 1, 31)],

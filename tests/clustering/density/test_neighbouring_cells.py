@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlib.clustering.density import near_cells
+from fedlib.clustering.density import neighbouring_cells
 from fedlib.clustering.density.cells import count_cells, place_points
 from fedlib.clustering.density.engine.dbscan import cluster
-from fedlib.clustering.density.near_cells import (
+from fedlib.clustering.density.neighbouring_cells import (
     cell_side,
     label_core_cells,
     place_near,
@@ -89,11 +89,11 @@ def test_sums_over_rows_and_comparisons_of_cells_agree(data, d, n_jobs):
     cells, counts = count_cells(points(data, d), 0.5)
     rho, min_samples = data.draw(st.sampled_from([1.0, 0.6])), data.draw(st.integers(1, 9))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(near_cells, "MAX_ROWS", 0)
+        patch.setattr(neighbouring_cells, "MAX_ROWS", 0)
         expected = label_core_cells(cells, counts, rho, min_samples)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(near_cells, "MIN_NEAR", 0)
-        without = near_cells._index_rows(cells, squared_reach(rho, d)) is None
+        patch.setattr(neighbouring_cells, "MIN_NEAR", 0)
+        without = neighbouring_cells._index_rows(cells, squared_reach(rho, d)) is None
         assert without == (d == 4 and rho == 0.6)  # then the rows near a cell are too many
         labels = label_core_cells(cells, counts, rho, min_samples, n_jobs)
     assert labels.tolist() == expected.tolist()
@@ -103,14 +103,14 @@ def test_sums_over_rows_only_where_rows_contain_many_cells():
     """In a full square, and not with cells that lie ten apart."""
     full = np.argwhere(np.ones((40, 40)))
     squared = squared_reach(1.0, 2)
-    assert near_cells._index_rows(full, squared) is not None
-    assert near_cells._index_rows(full * 10, squared) is None
+    assert neighbouring_cells._index_rows(full, squared) is not None
+    assert neighbouring_cells._index_rows(full * 10, squared) is None
 
 
 def test_keys_that_do_not_fit_into_64_bits():
     """Cells that lie far apart are compared one by one."""
     cells = np.array([[-(2**40), 0], [-(2**40), 1], [2**40, -(2**40)]])
-    assert near_cells._index_rows(cells, squared_reach(1.0, 2)) is None
+    assert neighbouring_cells._index_rows(cells, squared_reach(1.0, 2)) is None
     assert label_core_cells(cells, np.ones(3, np.int64), 1.0, 2).tolist() == [0, 0, -1]
 
 

@@ -19,7 +19,7 @@ from fedlib.boosting.settings import Constraints, Feature
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.client import Client
 from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalPositiveInt
-from fedlib.core.texts import composed
+from fedlib.core.wording import composed
 from fedlib.protection.estimator import ProtectedFederated
 
 if TYPE_CHECKING:

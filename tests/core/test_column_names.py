@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedlib.core.names import feature_names, in_order
+from fedlib.core.column_names import feature_names, in_order
 
 
 def test_names_of_features():

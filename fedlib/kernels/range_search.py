@@ -120,7 +120,7 @@ def find_core(block, cells, min_samples):
     """Write which points of a block are core points, and if none, some or all of a cell are.
 
     The nearest ranges come first, and a search stops when the weight is enough. A cell within the
-    radius is counted as a whole, as a node is in `fedlib.kernels.near_nodes`.
+    radius is counted as a whole, as a node is in `fedlib.kernels.node_search`.
     """
     points, axes, weights, limit = cells.points, cells.axes, cells.weights, cells.squared_radii[0]
     start, core, boxes = cells.start, cells.core, cells.boxes

@@ -30,7 +30,8 @@ from fedlib.kernels.density import (
     sum_weights,
 )
 from fedlib.kernels.kd_tree import points_of, right_child
-from fedlib.kernels.lanes import (
+from fedlib.kernels.packing import ONE, count_ones, lowest
+from fedlib.kernels.simd import (
     LANES,
     NO_LANES,
     begin_descent,
@@ -40,7 +41,6 @@ from fedlib.kernels.lanes import (
     load_columns,
     push_children,
 )
-from fedlib.kernels.packing import ONE, count_ones, lowest
 
 MAX_SIZE = 2**53  # a float64 holds every integer up to here
 BLOCK = 1024  # points whose keys are computed before the first is used

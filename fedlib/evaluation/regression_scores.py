@@ -22,10 +22,10 @@ from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import by_rounding, handles, partitions
 from fedlib.core.estimator import Example
-from fedlib.core.labels import read_targets
 from fedlib.core.parameters import KW_ONLY, OptionalBounds
 from fedlib.core.points import Bounds, Moments, check_coordinates
 from fedlib.core.protocol import Flow, Replies
+from fedlib.core.targets import read_targets
 from fedlib.evaluation.messages import ErrorSums, NoRows, SumClippedErrors, SumErrors
 from fedlib.evaluation.reported import Scored
 from fedlib.protection.estimator import is_protected

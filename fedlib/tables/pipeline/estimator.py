@@ -18,12 +18,12 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.core.aggregation import Aggregation, agree_on_features
 from fedlib.core.array_types import Bools
 from fedlib.core.client import Client, roles_of
+from fedlib.core.column_names import as_table, listed
 from fedlib.core.columns import NUMBER, TEXT, RawTable, read_columns
 from fedlib.core.estimator import Clusterer, Federated
-from fedlib.core.names import as_table, listed
 from fedlib.core.parameters import KW_ONLY, Fraction, Interval, Kind, OptionalBounds, StrOptions
 from fedlib.core.points import NO_BOUNDS, check_bounds
-from fedlib.core.protocol import Flow, Host
+from fedlib.core.protocol import Flow, LocalTransport
 from fedlib.core.registry import PIPELINE
 from fedlib.protection.estimator import (
     ProtectedFederated,
@@ -48,7 +48,7 @@ from fedlib.tables.pipeline.flow import (
 from fedlib.tables.pipeline.messages import Preprocess, expand
 from fedlib.tables.schema import Schema
 from fedlib.tables.schema.cells import Column
-from fedlib.tables.summary.federated import check_names
+from fedlib.tables.summary.estimator import check_names
 from fedlib.tables.summary.messages import CountCategories, agree_on_columns
 
 N_OWN_SUMS = 2  # of scales with masks, and of components, before those of the protocol
@@ -416,7 +416,7 @@ class FederatedPipeline(Federated):
         self.n_features_in_ = model.rules.n_features
         self._set_names(model.rules.features)
 
-    def _set_labels(self, host: Host) -> None:
+    def _set_labels(self, host: LocalTransport) -> None:
         super()._set_labels(host)
         self.estimator_.ledger_ = self.ledger_
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from fedlib.core.aggregation import Aggregation, agree_on_features
 from fedlib.core.array_types import Bools, Bytes, Floats, Ints
-from fedlib.core.client import Unanswerable
-from fedlib.core.columns import NUMBER, TEXT, RawTable, spelled_truth
+from fedlib.core.client import BadRequest
+from fedlib.core.columns import NUMBER, TEXT, RawTable, parse_booleans
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.core.points import Bounds
 from fedlib.core.protocol import Flow, Replies
@@ -118,14 +118,14 @@ def check_lengths(lengths: Ints, categories: Sequence[str]) -> None:
     if int(lengths.sum()) != len(categories):
         raise MessageError("lengths must sum to the number of categories")
     for names in split(categories, lengths):
-        if len(set(map(spelled_truth, names))) < len(names):
+        if len(set(map(parse_booleans, names))) < len(names):
             raise MessageError("categories must be distinct, also truth values in small letters")
 
 
 def check_columns(table: RawTable, columns: Ints) -> None:
-    """Raise Unanswerable if a table does not have columns at these positions."""
+    """Raise BadRequest if a table does not have columns at these positions."""
     if columns.max(initial=-1) >= len(table.columns):
-        raise Unanswerable(f"column {columns.max()} of a table with {len(table.columns)} columns")
+        raise BadRequest(f"column {columns.max()} of a table with {len(table.columns)} columns")
 
 
 def chosen_numbers(table: RawTable, columns: Ints) -> Floats:
@@ -165,8 +165,8 @@ def known_groups(table: RawTable, columns: Ints, categories: Sequence[Sequence[s
     check_columns(table, columns)
     groups = []
     for j, names in zip(columns.tolist(), categories, strict=True):
-        places = {spelled_truth(name): i for i, name in enumerate(names)}
-        found = [places.get(spelled_truth(text), -1) for text in table.texts(j)]
+        places = {parse_booleans(name): i for i, name in enumerate(names)}
+        found = [places.get(parse_booleans(text), -1) for text in table.texts(j)]
         groups.append(np.array(found, np.int64))
     return groups
 

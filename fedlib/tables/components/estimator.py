@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.array_types import Floats
+from fedlib.core.column_names import as_table, by_client
 from fedlib.core.estimator import EXAMPLE_BOUNDS, Example
-from fedlib.core.names import as_table, by_client
 from fedlib.core.parameters import KW_ONLY, Flag
 from fedlib.core.protocol import Flow, Transport
 from fedlib.protection.estimator import ProtectedFederated, is_protected

@@ -7,7 +7,7 @@ The rules:
   NA, a masked entry, and text without a character other than blanks.
 - The value counts and not its type: 1 is the same as ``np.int8``, as ``Decimal``, in a nullable or
   categorical column, or as an object in an array.
-- Blanks around a text do not count, and accents are composed (`fedlib.core.texts.composed`).
+- Blanks around a text do not count, and accents are composed (`fedlib.core.wording.composed`).
 - Bytes, dates, durations and other objects are refused; the error names the remedy.
 
 Rows are counted from 1. The errors about identifiers never contain one.
@@ -28,8 +28,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.names import is_sparse
-from fedlib.core.texts import composed
+from fedlib.core.column_names import is_sparse
+from fedlib.core.wording import composed
 
 # A number in whatever form: with another decimal mark or with marks between thousands.
 ANY_NUMBER = r"[-+\u2212]?[.,]?\d[\d.,'\u2019\u00a0\u202f ]*([eE][-+]?\d+)?"

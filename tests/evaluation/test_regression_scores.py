@@ -16,7 +16,7 @@ from fedlib import FederatedRegressionScore
 from fedlib.core.messages import MessageError
 from fedlib.core.protocol import TooFewClients
 from fedlib.evaluation.messages import ErrorSums, SumClippedErrors, SumErrors
-from fedlib.evaluation.numbers import RegressionScoreClient, number_scores
+from fedlib.evaluation.regression_scores import RegressionScoreClient, number_scores
 from fedlib.protection.privacy import Privacy, privacy_per_request
 from fedlib.protection.privacy.noise import Noise
 from fedlib.protection.sums import MaskedNoisySums, NoisySums

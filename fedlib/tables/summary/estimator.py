@@ -28,9 +28,9 @@ from fedlib.core.points import NO_BOUNDS
 from fedlib.core.protocol import Flow
 from fedlib.protection.estimator import WeightedFederated, in_schema, is_protected
 from fedlib.tables.schema.cells import IDENTIFIER, Column
-from fedlib.tables.summary.agreed import AgreedTable
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.flow import TableSummary, summarise
+from fedlib.tables.summary.from_schema import AgreedTable
 from fedlib.tables.summary.messages import (
     MAX_BINS,
     TableView,

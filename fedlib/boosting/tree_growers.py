@@ -22,7 +22,7 @@ from fedlib.boosting.messages import (
     SumLeaves,
     unchecked_copy,
 )
-from fedlib.boosting.training import (
+from fedlib.boosting.server_state import (
     ROUNDING,
     NodeHistory,
     Round,

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlib.clustering.density import near_cells
-from fedlib.kernels.near_ranges import _advance, find_heavy
+from fedlib.clustering.density import neighbouring_cells
+from fedlib.kernels.range_search import _advance, find_heavy
 
 
 @given(
@@ -35,8 +35,8 @@ def test_heavy_cells(data, d, squared):
     heavy = ~expected
     totals = np.concatenate([[0], np.cumsum(counts)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(near_cells, "MIN_NEAR", 0)  # also if the rows contain few cells
-        rows = near_cells._index_rows(cells, squared)
+        patch.setattr(neighbouring_cells, "MIN_NEAR", 0)  # also if the rows contain few cells
+        rows = neighbouring_cells._index_rows(cells, squared)
     find_heavy(rows, totals, enough, first, n, heavy)
     assert heavy[first:].tolist() == expected[first:].tolist()
     assert heavy[:first].tolist() == (~expected)[:first].tolist()
