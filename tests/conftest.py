@@ -17,6 +17,7 @@ from fedlib.testing import Recorder, seeded_noise
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(Path(__file__).parent))  # importlib mode does not let tests import neighbours
+sys.path.append(str(ROOT / "notebooks"))
 collect_ignore = ["prepared.py"]  # it runs all protocols when it is imported, and has no test
 
 # A shell starts its background jobs with SIGINT ignored, and all processes that the tests start

@@ -87,9 +87,8 @@ def address():
 
 @pytest.fixture(scope="module")
 def paths():
-    """Let a test import the notebooks' packages and the extensions of the book."""
+    """Let a test import the extensions of the book."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "notebooks")
         patch.syspath_prepend(ROOT / "book/_ext")
         yield
 
@@ -98,7 +97,6 @@ def paths():
 def modules():
     """Return the notebooks' modules, imported as they import each other."""
     with pytest.MonkeyPatch.context() as patch, mpl.rc_context():
-        patch.syspath_prepend(ROOT / "notebooks")
         patch.chdir(ROOT)
         yield importlib.import_module
 
