@@ -487,6 +487,11 @@ class Boosted(Exported, Explained, Validated, Constrained):
         estimator._set_model(model)
         return estimator
 
+    def _margins(self, X: ArrayLike, base_margin: Any, staged: bool = False) -> Any:
+        """Return the margins of new rows, or an iterator over them after each round."""
+        rows = self._rows_and_margins(X, base_margin)
+        return self.model_.staged_margins(*rows) if staged else self.model_.margins(*rows)
+
     def _rows_and_margins(self, X: ArrayLike, base_margin: Any) -> tuple[Floats32, Floats32 | None]:
         """Return new rows for the model, and their margins before the first tree if given."""
         rows = self._check_rows(X)
@@ -497,7 +502,7 @@ class Boosted(Exported, Explained, Validated, Constrained):
             warnings.warn(
                 "the model was fitted with base_margin, which new rows need, too; got None, so"
                 f" that all start from the margin of base_score, {model.base_margins}",
-                stacklevel=3,
+                stacklevel=4,
             )
         return rows, None
 

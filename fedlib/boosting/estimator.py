@@ -377,12 +377,12 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     def _given_classes(self) -> tuple[Class, ...]:
         """Return the classes of the parameter or the schema; none if they follow from the data."""
         classes = self.classes
-        if classes is None and self.schema is not None and self.are_summed:
-            classes = self.schema.classes
         if not self.are_summed:
             if classes is not None:
                 raise ValueError(f"classes need secure=True or epsilon; got classes={classes!r}")
             return ()
+        if classes is None and self.schema is not None:
+            classes = self.schema.classes
         return given_classes(classes, only_two=self.objective == "binary:logistic")
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
@@ -413,8 +413,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         -------
         margins : array (n_rows,) of float32, or (n_rows, n_classes) for ``"multi:softprob"``
         """
-        rows = self._rows_and_margins(X, base_margin)
-        margins = self.model_.margins(*rows)
+        margins = self._margins(X, base_margin)
         return margins[:, 0] if margins.shape[1] == 1 else margins
 
     def predict_proba(self, X: ArrayLike, *, base_margin: ArrayLike | None = None) -> Floats:
@@ -445,16 +444,14 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
             When rows lack the ``base_margin`` that the model needs, or have categories that it does
             not know.
         """
-        rows = self._rows_and_margins(X, base_margin)
-        margins = self.model_.margins(*rows)
+        margins = self._margins(X, base_margin)
         return self.model_.predictions(margins)
 
     def staged_predict_proba(
         self, X: ArrayLike, *, base_margin: ArrayLike | None = None
     ) -> Iterator[Floats]:
         """Yield the probabilities of the classes after each round; see `predict_proba`."""
-        rows = self._rows_and_margins(X, base_margin)
-        for margins in self.model_.staged_margins(*rows):
+        for margins in self._margins(X, base_margin, staged=True):
             yield self.model_.predictions(margins)
 
     def predict(self, X: ArrayLike, *, base_margin: ArrayLike | None = None) -> NDArray[Any]:
@@ -475,12 +472,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         return np.array(self.model_.classes)[codes]
 
     def score(
-        self,
-        X: ArrayLike,
-        y: Any,
-        sample_weight: Any = None,
-        *,
-        base_margin: ArrayLike | None = None,
+        self, X: ArrayLike, y: Any, sample_weight: Any = None, *, base_margin: Any = None
     ) -> float:
         """Return the share of the rows whose class is predicted right.
 
@@ -815,8 +807,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
                 f"one level, in one run for each, because all would start from the same base_score"
                 f" and hardly move apart (got {name}={getattr(self, name)!r})"
             )
-        guesses = chosen.n_columns == 1  # the first prediction of times does not depend on rows
-        if self.epsilon is not None and self.base_score is None and guesses:
+        # The first prediction of times does not depend on rows.
+        if self.epsilon is not None and self.base_score is None and chosen.n_columns == 1:
             lacking.append("base_score, a guess of the mean (got None)")
         elif self.epsilon is not None and self.max_gradient is None and not self._gradient():
             lacking.append(
@@ -858,9 +850,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
 
     def _check_start(self, settings: Settings) -> None:
         """Warn when several expectiles start at one score, because they then stay nearly equal."""
-        if self.objective != "reg:expectileerror" or len(settings.expectile_alpha) == 1:
-            return
-        if settings.base_score is not None:
+        if len(settings.expectile_alpha) > 1 and settings.base_score is not None:
             warnings.warn(
                 f"all expectiles start at base_score={settings.base_score:g} and stay nearly equal,"
                 f" also in XGBoost; got expectile_alpha={self.expectile_alpha!r}: leave base_score"
@@ -915,8 +905,9 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
 
     def _set_model(self, model: BoostedTrees) -> None:
         super()._set_model(model)
-        scores = model.base_scores
-        self.base_score_ = scores[0] if len(scores) == 1 else scores
+        self.base_score_ = (
+            model.base_scores[0] if len(model.base_scores) == 1 else model.base_scores
+        )
 
     def predict(self, X: ArrayLike, *, base_margin: ArrayLike | None = None) -> Floats:
         """Return the predicted numbers.
@@ -946,17 +937,11 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
             When rows lack the ``base_margin`` that the model needs, or have categories that it does
             not know.
         """
-        rows = self._rows_and_margins(X, base_margin)
-        margins = self.model_.margins(*rows)
+        margins = self._margins(X, base_margin)
         return _squeezed(self.model_.predictions(margins))
 
     def score(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        base_margin: ArrayLike | None = None,
+        self, X: ArrayLike, y: Any, sample_weight: Any = None, *, base_margin: Any = None
     ) -> float:
         """Return R², as ``sklearn.metrics.r2_score``.
 
@@ -1004,8 +989,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         self, X: ArrayLike, *, base_margin: ArrayLike | None = None
     ) -> Iterator[Floats]:
         """Yield the predictions after each tree; see `predict`."""
-        rows = self._rows_and_margins(X, base_margin)
-        for margins in self.model_.staged_margins(*rows):
+        for margins in self._margins(X, base_margin, staged=True):
             yield _squeezed(self.model_.predictions(margins))
 
 

@@ -31,14 +31,7 @@ from fedlib.boosting.cuts import (
 )
 from fedlib.boosting.data import NO_MARGINS, check_margins, check_weights, drawn_rows, row_keys
 from fedlib.boosting.descriptions import DescribeTraining
-from fedlib.boosting.messages import (
-    MAX_SUM,
-    Growing,
-    Growth,
-    HeldOut,
-    Levels,
-    unchecked_copy,
-)
+from fedlib.boosting.messages import MAX_SUM, Growing, Growth, HeldOut, Levels, unchecked_copy
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.core.array_types import Bools, Floats, Floats32, Ints, Ints32, Words
 from fedlib.core.client import BadRequest, Client, handles, partitions

@@ -17,7 +17,7 @@ import posixpath
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -43,9 +43,12 @@ from fedlib.tables.columns import (
 from fedlib.tables.layouts import LEADING_ZERO, check_names
 from fedlib.tables.streams import (
     ReadOptions,
+    blocks_of,
     check_extent,
     is_text_file,
+    last_cell,
     named_columns,
+    position_of,
     unpacked_limit,
 )
 from fedlib.tables.text_files import FileTable, read_text
@@ -55,7 +58,6 @@ FORMATS = ".csv, .tsv and .txt (also with .gz), .xlsx, .arff, .parquet and .npy"
 OF_TEXT = ("separator", "encoding")
 OF_CELLS = ("header", "skip_lines", "decimal")
 N_ROWS = 100  # that are compared with the names
-PLACE = re.compile(rb"""\sr\s*=\s*["']([A-Za-z]*)([0-9]{1,20})""")  # of a row or a cell
 # The type of an error, and the element of a formula, whatever its prefix.
 MARKS = (b'"e"', b"'e'", b"<f", b":f")
 
@@ -569,28 +571,7 @@ def _check_size(path: Path) -> None:
         for part in archive.infolist():
             if part.filename.endswith(".xml"):
                 with archive.open(part) as content:
-                    check_extent(path, *_extent(content))
-
-
-def _extent(content: IO[bytes]) -> tuple[int, int]:
-    """Return the last row and the last column of the cells in a part of an archive.
-
-    The reader makes all cells up to the last one, also where the part has none.
-    """
-    n_rows, n_columns = 0, 1
-    for block in _blocks(content, 64):
-        for column, row in PLACE.findall(block):
-            n_rows = max(n_rows, int(row))
-            n_columns = max(n_columns, _position(column[:20].decode().upper()) + 1)
-    return n_rows, n_columns
-
-
-def _blocks(content: IO[bytes], overlap: int) -> Iterator[bytes]:
-    """Yield a file in blocks, each with the last bytes of the one before it."""
-    block = b""
-    while data := content.read(2**20):
-        block = block[-overlap:] + data
-        yield block
+                    check_extent(path, *last_cell(content))
 
 
 def _read_sheet(path: Path, options: ReadOptions) -> tuple[pd.DataFrame, str]:
@@ -658,7 +639,7 @@ def _faults(
                 row, column = int(element.get("r", row + 2)) - 1, -1
                 for cell in element:
                     letters = re.match("[A-Z]+", cell.get("r", ""))
-                    column = _position(letters[0]) if letters else column + 1
+                    column = position_of(letters[0]) if letters else column + 1
                     error = _error(cell)
                     if error is not None and row >= first and column in names:
                         place = f"cell {_letters(column)}{row + 1} of sheet {sheet!r}"
@@ -680,7 +661,7 @@ def _part(archive: zipfile.ZipFile, sheet: str) -> str:
 
 def _suspicious(part: IO[bytes]) -> bool:
     """Return whether the XML of a sheet may have errors or formulas, without parsing it."""
-    return any(mark in block for block in _blocks(part, 2) for mark in MARKS)
+    return any(mark in block for block in blocks_of(part, 2) for mark in MARKS)
 
 
 def _error(cell: ElementTree.Element) -> str | None:
@@ -691,20 +672,6 @@ def _error(cell: ElementTree.Element) -> str | None:
         return value or "#N/A"
     stored = value or (kind == "str" and "v" in texts)  # the value may be an empty text
     return "" if "f" in texts and not stored else None
-
-
-def _position(letters: str) -> int:
-    """Return the position of a column from 0.
-
-    Examples
-    --------
-    >>> _position("A"), _position("AB")
-    (0, 27)
-    """
-    position = 0
-    for letter in letters:
-        position = 26 * position + ord(letter) - ord("A") + 1
-    return position - 1
 
 
 def _letters(position: int) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from fedlib.core.wording import composed, marked_encoding
 
@@ -245,6 +245,7 @@ OTHER_FILES = {
     rb"<[!?A-Za-z]": "HTML or XML, such as the page of a login; download the table itself as .csv",
     rb'\[\s*[\[{]|{\s*["\[{]': "JSON; write the table as .csv",
 }
+PLACE = re.compile(rb"""\sr\s*=\s*["']([A-Za-z]*)([0-9]{1,20})""")  # of a row or a cell
 ALWAYS_UNPACKED = 2**28  # bytes; tables of repeated rows are compressed well
 MAX_RATIO = 100  # of the unpacked to the packed size beyond it
 MAX_UNPACKED = 2**36
@@ -274,6 +275,41 @@ def check_extent(path: Path, n_rows: int, n_columns: int) -> None:
             f" {limit:,} bytes, too much for the size of the file; remove what lies far from the"
             " table, or save the rows as .csv"
         )
+
+
+def last_cell(content: IO[bytes]) -> tuple[int, int]:
+    """Return the last row and the last column of the cells in a part of an .xlsx file.
+
+    The reader makes all cells up to the last one, also where the part has none.
+    """
+    n_rows, n_columns = 0, 1
+    for block in blocks_of(content, 64):
+        for column, row in PLACE.findall(block):
+            n_rows = max(n_rows, int(row))
+            n_columns = max(n_columns, position_of(column[:20].decode().upper()) + 1)
+    return n_rows, n_columns
+
+
+def blocks_of(content: IO[bytes], overlap: int) -> Iterator[bytes]:
+    """Yield a file in blocks, each with the last bytes of the one before it."""
+    block = b""
+    while data := content.read(2**20):
+        block = block[-overlap:] + data
+        yield block
+
+
+def position_of(letters: str) -> int:
+    """Return the position of a column from 0.
+
+    Examples
+    --------
+    >>> position_of("A"), position_of("AB")
+    (0, 27)
+    """
+    position = 0
+    for letter in letters:
+        position = 26 * position + ord(letter) - ord("A") + 1
+    return position - 1
 
 
 class _Bytes(io.RawIOBase):
