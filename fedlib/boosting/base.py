@@ -120,7 +120,7 @@ class Boosted(Exported, Explained, Validated, Constrained):
     former_values: ClassVar[dict[str, Any]] = {"xgboost_rules": "3.2"}
     n_trees: Annotated[
         OptionalPositiveInt,
-        "The maximum number of trees, at least 1; by default 100, and 10 with `epsilon`.",
+        "The maximum count of trees, at least 1; by default 100, and 10 with `epsilon`.",
     ] = None
     _: KW_ONLY
     max_depth: Annotated[
@@ -128,7 +128,7 @@ class Boosted(Exported, Explained, Validated, Constrained):
         Interval(Integral, 0, 30, closed="both"),
         None,
         """
-        The maximum number of splits on the path to a leaf, in 1..30; 0 with ``max_leaves`` and
+        The maximum count of splits on the path to a leaf, in 1..30; 0 with ``max_leaves`` and
         ``grow_policy="lossguide"``: no limit. By default 6, and 2 with `epsilon`.
         """,
     ] = None
@@ -152,7 +152,7 @@ class Boosted(Exported, Explained, Validated, Constrained):
         Interval(Integral, 2, 2**15, closed="both"),
         None,
         """
-        The maximum number of bins per feature, in 2..32768; by default 256, and 4 with `epsilon`.
+        The maximum count of bins per feature, in 2..32768; by default 256, and 4 with `epsilon`.
         Used by ``"histogram"`` only.
         """,
     ] = None
@@ -186,7 +186,7 @@ class Boosted(Exported, Explained, Validated, Constrained):
         int,
         Interval(Integral, 0, 2**20, closed="both"),
         """
-        The maximum number of leaves of a tree, in 0..2**20; 0: no limit. ``"histogram"`` only.
+        The maximum count of leaves of a tree, in 0..2**20; 0: no limit. ``"histogram"`` only.
         """,
     ] = 0
     max_cat_to_onehot: Annotated[
@@ -201,7 +201,7 @@ class Boosted(Exported, Explained, Validated, Constrained):
         int,
         Interval(Integral, 1, 2**31 - 1, closed="both"),
         """
-        For a feature with more categories, one side of a split has fewer than this number of them,
+        For a feature with more categories, one side of a split has fewer than this count of them,
         at least 1. ``"histogram"`` only.
         """,
     ] = 64
@@ -237,7 +237,7 @@ class Boosted(Exported, Explained, Validated, Constrained):
         """
         For ``secure=True``: the largest weight of a row, on which the clients agree before the run,
         above 0 and at most 2**40. By default the maximum that the `schema` has for the column of
-        weights, or else 1. Larger weights of a site count as it.
+        weights, or else 1. Larger weights are replaced by it.
         """,
     ] = None
     callback: Annotated[
@@ -334,7 +334,7 @@ class Boosted(Exported, Explained, Validated, Constrained):
             return settings.decided()
         try:
             settings.decided(2)
-        except ValueError as error:  # before any message, if no number of classes fits
+        except ValueError as error:  # before any message, if no count of classes fits
             try:
                 settings.decided(3)
             except ValueError:

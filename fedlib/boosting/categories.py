@@ -91,7 +91,7 @@ class Table(NamedTuple):
         Raises
         ------
         ValueError
-            When there are levels of another number of features.
+            When there are levels of another count of features.
 
         Examples
         --------
@@ -322,7 +322,7 @@ def unknown_categories(table: Table, levels: Levels) -> list[str]:
 
 
 def check_least_count(min_category_count: int) -> int:
-    """Return the least number of rows of a category that a client names; raise ValueError."""
+    """Return the least count of rows of a category that a client names; raise ValueError."""
     if min_category_count < 1:
         raise ValueError(f"min_category_count must be at least 1; got {min_category_count}")
     return min_category_count
@@ -465,7 +465,7 @@ def agree_on_categories(
     -------
     levels : tuple of tuple of str or None
     n_numbers : dict of int to int
-        The number of different numbers that rows have, per feature: the categories, and 1 if there
+        The count of different numbers that rows have, per feature: the categories, and 1 if there
         are other texts.
     """
     if not texts:
@@ -495,7 +495,7 @@ def agree_on_categories(
 
 
 def _contradictions(replies: Replies, described: Replies) -> dict[str, str]:
-    """Return the reason to exclude each client whose counts do not fit its number of rows."""
+    """Return the reason to exclude each client whose counts do not fit its count of rows."""
     reasons = {}
     for name, reply in replies.items():
         if name not in described:

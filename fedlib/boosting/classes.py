@@ -71,7 +71,7 @@ def agree_on_two_classes(replies: Mapping[str, Any], remedy: str = "") -> None:
 
 
 def _not_two(classes: Sequence[Class], remedy: str = "") -> str:
-    """Return the text of the error for another number of classes than two."""
+    """Return the text of the error for another count of classes than two."""
     shown = ", ".join(map(repr, classes[:10])) + (", …" if len(classes) > 10 else "")
     more = remedy if len(classes) > 2 else ""
     if not classes:

@@ -55,7 +55,7 @@ class BoostingClient(TreeClient):
         ``y`` (n_rows,): the classes, text or numbers, or None for a client that stays passive. No
         class may be missing, and blanks around a text do not count.
         ``sample_weight`` (n_rows,): at least 0, in sum at most 2**40; by default 1 for each row.
-        A row with the weight 0 is predicted, and shapes nothing: no class, bin or split.
+        A row of weight 0 is predicted, but does not influence classes, bins or splits.
         ``eval_set``: rows for validation, or None; see `FederatedXGBClassifier`.
         ``base_margin`` (n_rows,), or (n_rows, n_classes) for several classes: finite numbers within
         ±2**40, from which the margins of these rows start, as in XGBoost, instead of the margin of

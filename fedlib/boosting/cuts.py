@@ -9,7 +9,7 @@ count again inside the buckets that matter, three times altogether. So the cuts 
 pooled data, not on how the rows are distributed over the clients.
 
 Disclosure: the counts disclose a client's values to one part in 2**11 at best, and nothing finer.
-Values that are further apart are disclosed completely: for integers up to 4096, the number of rows
+Values that are further apart are disclosed completely: for integers up to 4096, the count of rows
 with each value, and so every row with a rare value. A coarser grid could not separate such values.
 If that is too much, round the column before training.
 
@@ -40,7 +40,7 @@ from fedlib.kernels import buckets as kernels
 from fedlib.kernels.buckets import Buckets, SortedKeys
 from fedlib.kernels.histograms import find_bins
 
-DEPTHS = (12, 16, 20)  # the number of leading bits of a float32 that define a bucket, per round
+DEPTHS = (12, 16, 20)  # the count of leading bits of a float32 that define a bucket, per round
 MAX_VALUE = 2.0**127  # the bucket of a larger value would have no finite upper edge
 MAX_VALUES_PER_BUCKET = 4  # distinct values on average; with more, the buckets are too coarse
 MAX_COUNT = 2**40  # of a bucket
@@ -50,10 +50,10 @@ Sizes = Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**32)]
 
 
 class RowsPerBucket(Message):
-    """The number of a client's values in each occupied bucket of each feature, or their weight."""
+    """The count of a client's values in each occupied bucket of each feature, or their weight."""
 
     discloses = (
-        "the number of a client's values in each bucket, or the sum of their weights; for integers"
+        "the count of a client's values in each bucket, or the sum of their weights; for integers"
         " up to 4096, that of the rows with each value"
     )
     sizes: Sizes
@@ -65,7 +65,7 @@ class CountBuckets(Message):
     """Count your values in the buckets of ``depth`` bits inside the given buckets.
 
     The ``keys`` are the leading ``depth_before`` bits of the given buckets, feature by feature, and
-    ``sizes`` is the number of keys per feature. With ``weight_bits``, a value counts as its weight
+    ``sizes`` is the count of keys per feature. With ``weight_bits``, a value counts as its weight
     in units of 2**-weight_bits, rounded, and at least as one unit.
     """
 
@@ -223,7 +223,7 @@ def bounded_cuts(
     limits : array (2, n_features)
         The lower and the upper bound of each feature, within ±2**127.
     n_bins : int
-        The number of bins per feature, besides that for missing values; at least 2.
+        The count of bins per feature, besides that for missing values; at least 2.
     n_categories : mapping of int to int, optional
         The features that have one bin per category instead, and their numbers of categories. Their
         bounds are not used.
@@ -340,7 +340,7 @@ def bucket_counts(
     Raises
     ------
     ValueError
-        When the request is about another number of features.
+        When the request is about another count of features.
 
     Examples
     --------
@@ -414,7 +414,7 @@ class _Buckets:
     """The occupied buckets of one feature, in ascending order.
 
     A bucket covers the 32-bit keys from ``low`` up to, not including, ``high``. Buckets may have
-    different sizes; ``depth`` is the number of bits of the finest.
+    different sizes; ``depth`` is the count of bits of the finest.
     """
 
     depth: int

@@ -167,7 +167,7 @@ def check_weights(weights: Any, n_rows: int) -> Floats32:
     ------
     ValueError
         When a weight is negative or not finite, when the sum exceeds 2**40, or when their number is
-        not the number of rows.
+        not the count of rows.
     """
     if weights is None:
         return np.ones(n_rows, np.float32)

@@ -1,6 +1,6 @@
 """How clients describe their rows: the first messages of federated boosting.
 
-With secure sums, clients describe them by two sums instead: the number of rows, from which the
+With secure sums, clients describe them by two sums instead: the count of rows, from which the
 digits of the next sum follow, and the sums over labels.
 """
 
@@ -53,7 +53,7 @@ ROUNDING = 1e-5  # of sums of targets and gradients, which are float32
 
 
 class Description(Message):
-    """A client's features, its number of rows, and the learning rate that it prefers.
+    """A client's features, its count of rows, and the learning rate that it prefers.
 
     ``kinds`` are those of `fedlib.boosting.categories.Table`. ``has_margins`` says whether rows
     start from base margins of their own, and ``n_margins`` is the count of their columns, also of
@@ -61,7 +61,7 @@ class Description(Message):
     weights.
     """
 
-    discloses = "a client's features, its number of rows and learning rate"
+    discloses = "a client's features, its count of rows and learning rate"
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     n_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
     learning_rate: LearningRate
@@ -85,9 +85,9 @@ class Description(Message):
 
 
 class TrainingDescription(Description, kw_only=True):
-    """A client's features, its number of rows, and the total weight of its rows in each class."""
+    """A client's features, its count of rows, and the total weight of its rows in each class."""
 
-    discloses = "the number of a client's rows in each class, its features and learning rate"
+    discloses = "the count of a client's rows in each class, its features and learning rate"
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
     weights: Annotated[np.ndarray, Array("float64", ("classes",), ge=0, le=MAX_WEIGHT)]
 
@@ -129,16 +129,17 @@ class DescribeTraining(Message):
 
 
 class TargetDescription(Description, kw_only=True):
-    """A client's features, its number of rows, and sums over the numbers that it learns.
+    """A client's features, its count of rows, and sums over the numbers that it learns.
 
     ``weight`` is the total weight w of the rows, ``total`` the sum of w·y and ``squares`` that of
     w·y². ``gradient`` and ``hessian`` are the sums for the prediction 0. With base margins,
     ``size`` is a power of two above the sums of absolute gradients and of hessians at these
-    margins. The sums for the first tree say more.
+    margins. The sums for the first tree also contain the
+    gradients at these margins.
     """
 
     discloses = (
-        "the mean and the variance of a client's targets, its number of rows, its features and "
+        "the mean and the variance of a client's targets, its count of rows, its features and "
         "learning rate"
     )
     weight: Annotated[float, msgspec.Meta(ge=0, le=MAX_WEIGHT)]
@@ -209,10 +210,10 @@ class ClassSums(Message):
 class SumClasses(Message):
     """Sum the weights of your rows by their classes, which must be among these.
 
-    Weights above ``max_weight`` count as it. All clients together have ``n_rows`` rows.
+    Larger weights are replaced by ``max_weight``. All clients together have ``n_rows`` rows.
     """
 
-    discloses = "the classes, the learning rate, and the number of all rows"
+    discloses = "the classes, the learning rate, and the count of all rows"
     effortless = ("n_rows",)
     reply = ClassSums
     classes: Annotated[tuple[Class, ...], msgspec.Meta(min_length=1, max_length=2**10)]
@@ -229,7 +230,7 @@ class SumClasses(Message):
 
 
 class TargetSums(Message):
-    """Sums over the numbers that clients learn, as in `TargetDescription`; ``shift`` as before."""
+    """Sums over the targets, with the fields and the ``shift`` of `TargetDescription`."""
 
     discloses = "the mean and the variance of the targets; the preferred learning rate"
     weight: Annotated[float, msgspec.Meta(ge=0)]
@@ -247,7 +248,7 @@ class SumTargets(Message):
     together have ``n_rows`` rows.
     """
 
-    discloses = "the objective, the learning rate, and the number of all rows"
+    discloses = "the objective, the learning rate, and the count of all rows"
     effortless = ("n_rows",)
     reply = TargetSums
     objective: ObjectiveName

@@ -99,7 +99,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     learning_rate_ : float
         The learning rate on which the clients agreed, or the first one of several.
     n_features_in_ : int
-        The number of features.
+        The count of features.
     feature_names_in_ : array (n_features,) of str
         The features' names. Only if the clients' features have names.
     ledger_ : Ledger
@@ -143,7 +143,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     counts them, and ``secure=True`` and `epsilon` take columns of text, too. Splits are those of
     XGBoost with ``enable_categorical``. A category that no client has named goes left at every
     split, as in XGBoost, unless clients withhold rare categories: then it goes where their rows
-    go. Text whose values are all numbers is a feature of numbers.
+    go. A text column that contains only numbers is read as numbers.
 
     With ``secure=True``, the server sees the sums of all clients: the weight of each class, the
     histograms and the loss. Weights are clipped to `max_weight`. Histograms are integers, so the
@@ -192,7 +192,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     n_candidates: Annotated[
         CandidateCount,
         """
-        The number of splits per node that each client proposes, in 1..65536 (F's S). Not used by
+        The count of splits per node that each client proposes, in 1..65536 (F's S). Not used by
         ``"histogram"``.
         """,
     ] = 10
@@ -230,7 +230,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         together, except for ``"top_splits"``: there it applies to the rows of each proposing
         client, so it excludes more splits if the rows are divided over more clients. For
         ``"union"``, clients propose splits with at least the n-th part of it on either side, n
-        being the number of clients with rows.
+        being the count of clients with rows.
         """,
     ] = 1.0
     tol: Annotated[
@@ -535,7 +535,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     learning_rate_ : float
         The learning rate on which the clients agreed, or the first one of several.
     n_features_in_ : int
-        The number of features.
+        The count of features.
     feature_names_in_ : array (n_features,) of str
         The features' names. Only if the clients' features have names.
     ledger_ : Ledger
@@ -557,7 +557,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     the same bins, by the `xgboost_rules` (``tests/boosting/test_exact_grid.py``).
 
     The server learns the mean and the variance of each client's targets. The first sums of the
-    squared error are a number of rows and a sum of targets for every bin of every node; a bin with
+    squared error are a count of rows and a sum of targets for every bin of every node; a bin with
     one row discloses its target. With ``secure=True`` it learns both for all clients together; see
     `FederatedXGBClassifier`. The gradients of ``"reg:quantileerror"`` and ``"reg:absoluteerror"``
     have a scale, the squared mean root of all absolute residuals (`fedlib.kernels.forests`), which
@@ -587,7 +587,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     n_candidates: Annotated[
         CandidateCount,
         """
-        The number of splits per node that each client proposes, in 1..65536. Not used by
+        The count of splits per node that each client proposes, in 1..65536. Not used by
         ``"histogram"``.
         """,
     ] = 10
@@ -784,7 +784,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """
         For ``secure=True``: the largest absolute value of a target, on which the clients agree
         before the run, above 0 and at most 2**40. By default that of the `schema`, and 1 for
-        ``"reg:logistic"``. Targets beyond ±max_target count as it. Not for ``"survival:aft"``, no
+        ``"reg:logistic"``. Targets are clipped to ±max_target. Not for ``"survival:aft"``, no
         sum of which depends on the size of times.
         """,
     ] = None

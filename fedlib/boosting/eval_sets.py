@@ -59,7 +59,7 @@ class Validated(ProtectedFederated):
     early_stopping_rounds: Annotated[
         OptionalPositiveInt,
         """
-        End when the last metric has not become better for this number of rounds, at least 1, and
+        End when the last metric has not become better for this count of rounds, at least 1, and
         keep the trees up to the best round. Independent of ``tol``.
         """,
     ] = None

@@ -619,7 +619,7 @@ class Explained:
         output : class, optional
             For ``"multi:softprob"``: the class whose margin is explained.
         most : int, default=10
-            The number of features that are drawn, at least 1.
+            The count of features that are drawn, at least 1.
         ax : Axes, optional
             By default the current ones.
 

@@ -176,7 +176,7 @@ class SumRoots(Splits, kw_only=True):
 class TargetCounts(Message):
     """The weight of rows in each part of some ranges of targets.
 
-    ``n_weighted`` is the number of rows with another weight than 0 and 1.
+    ``n_weighted`` is the count of rows with another weight than 0 and 1.
     """
 
     discloses = (
@@ -453,7 +453,7 @@ def _places(levels: Parameter, weight: float, is_weighted: bool) -> list[_Place]
 
 
 def _limits(settings: Settings, described: Described) -> tuple[float, float, int]:
-    """Return the largest weight and target of a row, and the number of all rows."""
+    """Return the largest weight and target of a row, and the count of all rows."""
     n_rows = max(sum(described.n_rows.values()), 1)
     return settings.max_weight, settings.max_target, n_rows
 

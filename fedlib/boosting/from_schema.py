@@ -40,7 +40,7 @@ class AgreedFeatures:
         The categories of each feature, None for a feature of numbers; empty if all features are
         numbers.
     n_categories : dict of int to int
-        The number of different numbers that rows have, per feature of text: the categories, and 1
+        The count of different numbers that rows have, per feature of text: the categories, and 1
         if the schema has some that the model which the run continues does not have.
     """
 

@@ -137,7 +137,7 @@ class SummableHistograms(Histograms):
 class SumHistograms(BuildHistograms, kw_only=True):
     """Sum your gradients as for `BuildHistograms`, for a sum over all clients.
 
-    A sum that fails is requested again. ``n_rounds`` is the number of rounds that were finished
+    A sum that fails is requested again. ``n_rounds`` is the count of rounds that were finished
     when this request was first made, so that a client adds the values of a tree only once. The sums
     of all clients are at most ``max_sum`` and ``max_loss``, and a larger loss of one row counts as
     ``max_loss``.
@@ -283,7 +283,7 @@ class HistogramGrower(Grower):
     nodes : OpenNodes
         The nodes of the level.
     n_leaves : array (n_outputs,) of int64
-        The number of leaves that each tree has so far.
+        The count of leaves that each tree has so far.
     leaf_sums : list of pairs of arrays
         The indices (n,) and sums (n, 2) of the leaves found so far, level by level.
     """

@@ -104,7 +104,7 @@ class BeginBoosting(Message):
     """
 
     discloses = (
-        "the classes, their shares, roughly the number of all rows, the cuts between bins, and the"
+        "the classes, their shares, roughly the count of all rows, the cuts between bins, and the"
         " categories of all clients"
     )
     effortless = ("bits", "seed")
@@ -344,7 +344,7 @@ class Splits(Growth):
 
 
 class KeepTrees(Message):
-    """Keep these trees and predict your rows; ``sizes`` is the number of nodes per tree.
+    """Keep these trees and predict your rows; ``sizes`` is the count of nodes per tree.
 
     For more than one margin per row, ``base_margins`` replaces ``base_margin``, and the trees of a
     round follow each other. For ``right`` see `Splits`, for ``levels`` `BeginBoosting`. With
@@ -420,7 +420,7 @@ class HeldOut(Message):
 
 
 class Growing(BeginBoosting, kw_only=True):
-    """The state of a client while trees grow: what `BeginBoosting` says, and its rows.
+    """The state of a client during training: the settings of `BeginBoosting`, and its rows.
 
     ``margins`` are the rows' log-odds by all finished trees, or what the objective has in their
     place. ``node`` is each row's node in the growing tree of each output, below ``n_nodes``, which
@@ -443,7 +443,7 @@ class Growing(BeginBoosting, kw_only=True):
         return request.decided + len(request.feature) if request.decided else len(self.node)
 
     def new_splits(self, request: Growth) -> tuple[Decisions, int]:
-        """Return the splits that a request reports, and the number of nodes after them.
+        """Return the splits that a request reports, and the count of nodes after them.
 
         The children of each split are nodes that did not exist before. Otherwise the rows of two
         outputs could meet in a node, and a row could change a histogram by more than

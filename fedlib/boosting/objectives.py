@@ -88,7 +88,7 @@ class Objective:
     scaled : bool
         Whether gradients have a scale, the mean root of absolute residuals over all rows, squared.
     n_columns : int
-        The number of columns of the targets.
+        The count of columns of the targets.
     needs_size : bool
         Whether sums grow with the targets.
     fast_loss : callable (margins, targets, weights, parameter) -> float, optional
@@ -364,7 +364,7 @@ def options_of(objective: str, parameter: Parameter) -> dict[str, Any]:
 
 
 def n_outputs_of(objective: str, parameter: Parameter, n_classes: int) -> int:
-    """Return the number of margins of a row.
+    """Return the count of margins of a row.
 
     Parameters
     ----------
@@ -392,7 +392,7 @@ def check_parameter(objective: str, parameter: Parameter, n_outputs: int | None 
     objective : str
     parameter : float or tuple of float
     n_outputs : int, optional
-        The number of outputs while trees grow: the parameter then has scales, if the objective has.
+        The count of outputs while trees grow: the parameter then has scales, if the objective has.
     """
     chosen = OBJECTIVES[objective]
     if objective == "reg:tweedie" and not (

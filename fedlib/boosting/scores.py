@@ -68,7 +68,7 @@ class ScoreRows(Splits, kw_only=True):
 
     @property
     def n_intervals(self) -> int:
-        """The number of intervals of probability, those of all outputs one after the other."""
+        """The count of intervals of probability, those of all outputs one after the other."""
         return self.n_outputs * N_INTERVALS if set(self.metrics) & AREAS.keys() else 0
 
     def reply_lengths(self) -> dict[str, int]:

@@ -8,7 +8,7 @@ Boosting with differential privacy: histograms have noise, and nothing else depe
 The gradient of a row is clipped, so the row changes one bin per feature of one node per tree by at
 most what `gradient_limits` states. A feature of text has one bin per category of the schema. Bins,
 classes and the prediction before the first tree do not depend on the data; there is no loss and no
-validation. Each level of a round is one request, so the number of requests is at most
+validation. Each level of a round is one request, so the count of requests is at most
 ``n_trees * max_depth``.
 
 The server makes the totals of all features of a node equal before it chooses a split: each is an
@@ -148,7 +148,7 @@ def penalty(deviation: float, n_bins: int) -> float:
     deviation : float
         The standard deviation of the noise in a bin.
     n_bins : int
-        The number of bins of the feature that has the most.
+        The count of bins of the feature that has the most.
 
     Examples
     --------

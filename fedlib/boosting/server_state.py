@@ -51,7 +51,7 @@ class DeclaredRows:
     parameter : float or tuple of float
         The parameter of the objective, with the scales of the round.
     n_outputs : int
-        The number of trees per round.
+        The count of trees per round.
     is_sampled : bool
         Whether each tree uses a part of the rows only.
     """
@@ -212,7 +212,7 @@ class Training:
     client_losses : dict of str to float
         The sum of each client's losses, as it reported last.
     n_rounds : int
-        The number of finished rounds of the model, with those that the run continues.
+        The count of finished rounds of the model, with those that the run continues.
     scales : tuple of float
         The scale of each output's residuals in this round; empty if the objective has none.
     """
@@ -298,7 +298,7 @@ class Training:
 
     @property
     def n_outputs(self) -> int:
-        """The number of trees per round."""
+        """The count of trees per round."""
         return len(self.base_margins)
 
     def learning_rate(self, n_round: int) -> float:

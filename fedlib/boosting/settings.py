@@ -33,9 +33,9 @@ class RoundReport:
     Attributes
     ----------
     n_rounds : int
-        The number of finished rounds, at least 1; a run that continues a model counts through.
+        The count of finished rounds, at least 1; a run that continues a model counts through.
     n_trees : int
-        The maximum number of rounds.
+        The maximum count of rounds.
     learning_rate : float
         The learning rate of the round.
     loss : float or None
@@ -59,7 +59,7 @@ def rates_of(given: Any, n_trees: int) -> tuple[float, ...]:
     given : float, array-like or callable
         The parameter ``learning_rate``.
     n_trees : int
-        The maximum number of rounds.
+        The maximum count of rounds.
 
     Raises
     ------
@@ -176,7 +176,7 @@ class Settings(SimpleNamespace):
         return Settings(**{**vars(self), **changed})
 
     def decided(self, n_classes: int = 0) -> Settings:
-        """Return the settings with the objective for a number of classes, and its metrics.
+        """Return the settings with the objective for a count of classes, and its metrics.
 
         Raises
         ------
@@ -239,5 +239,5 @@ class Settings(SimpleNamespace):
 
     @property
     def n_outputs(self) -> int:
-        """The number of margins of a row, if it does not depend on the data."""
+        """The count of margins of a row, if it does not depend on the data."""
         return n_outputs_of(self.objective, self.parameter, len(self.classes))

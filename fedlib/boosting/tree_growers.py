@@ -126,7 +126,7 @@ class Grower:
 
     @property
     def n_rounds(self) -> int:
-        """The number of finished rounds of the model, with those that the run continues."""
+        """The count of finished rounds of the model, with those that the run continues."""
         return self.training.n_rounds
 
     @property

@@ -93,7 +93,7 @@ class Tree(Checked):
 
     @property
     def depth(self) -> int:
-        """The number of splits on the longest path from the root to a leaf."""
+        """The count of splits on the longest path from the root to a leaf."""
         return len(level_starts(self.feature)) - 2
 
     def to_frame(self) -> pd.DataFrame:
@@ -221,12 +221,12 @@ class BoostedTrees:
 
     @property
     def n_outputs(self) -> int:
-        """The number of margins per row, and of trees per round."""
+        """The count of margins per row, and of trees per round."""
         return len(self.base_margins)
 
     @property
     def n_rounds(self) -> int:
-        """The number of rounds."""
+        """The count of rounds."""
         return len(self.trees) // self.n_outputs
 
     def staged_margins(
@@ -248,7 +248,7 @@ class BoostedTrees:
         Raises
         ------
         ValueError
-            When the rows have another number of features.
+            When the rows have another count of features.
         """
         margins = self._first_margins(X, base_margin)
         for output in range(self.n_outputs):
@@ -307,7 +307,7 @@ def children(feature: Ints32, first: int = 0, n_roots: int = 1) -> Ints32:
         The number of the first node: 0 for a whole tree or the root's level, otherwise the number
         of the level's first node.
     n_roots : int, default=1
-        The number of roots, the nodes 0, 1, …, if trees that grow side by side are numbered
+        The count of roots, the nodes 0, 1, …, if trees that grow side by side are numbered
         together.
 
     Examples
@@ -325,7 +325,7 @@ def children(feature: Ints32, first: int = 0, n_roots: int = 1) -> Ints32:
 
 
 def level_starts(feature: Ints32) -> list[int]:
-    """Return the number of the first node of each level, and at the end the number of nodes.
+    """Return the number of the first node of each level, and at the end the count of nodes.
 
     Parameters
     ----------

@@ -78,7 +78,7 @@ def as_text(message: Message) -> str:
     --------
     >>> from fedlib.clustering.density.horizontal import CellCounts
     >>> print(as_text(CellCounts(np.array([[0, 7]]), np.array([12]))))
-    CellCounts, 77 bytes: the occupied cells of a client and its number of points in each
+    CellCounts, 77 bytes: the occupied cells of a client and its count of points in each
       cells (1, 2) int64
         [[0 7]]
       counts (1,) int64

@@ -139,7 +139,7 @@ class ServeOptions:
     min_clients: Annotated[
         int | None,
         click.IntRange(1),
-        "The number of sites that must remain until the end.  [default: all]",
+        "The count of sites that must remain until the end.  [default: all]",
     ] = None
     limits: Annotated[Limits, parameter_options]
     journal: Annotated[

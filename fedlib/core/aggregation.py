@@ -12,7 +12,7 @@ The class in this module sums in the clear. `fedlib.protection.sums` has the oth
 Agreement: what must be equal at all clients, and what happens to those that differ.
 
 A client can send a reply that is valid by itself and yet impossible next to the others' replies: it
-has another number of features, or a class that no other client knows. `settle` compares such
+has another count of features, or a class that no other client knows. `settle` compares such
 replies. The larger side stays in the run, and the others leave it like clients that have failed. If
 too few clients would remain, or no side is larger, the run ends with `Disagreement`.
 """
@@ -72,10 +72,10 @@ def agree(values_of: str, values: Mapping[str, Any], show: Callable[[Any], str] 
 
     Examples
     --------
-    >>> agree("the number of features", {"A": 2, "B": 2, "C": 3})
+    >>> agree("the count of features", {"A": 2, "B": 2, "C": 3})
     Traceback (most recent call last):
     ...
-    fedlib.core.aggregation.Disagreement: clients disagree on the number of features: 2 at \
+    fedlib.core.aggregation.Disagreement: clients disagree on the count of features: 2 at \
 'A', 'B'; 3 at 'C'
     """
     sides: dict[Any, list[str]] = {}
@@ -133,7 +133,7 @@ def minority(sides: Sequence[Sequence[str]]) -> list[str]:
 
 
 def agree_on_features(described: Mapping[str, Any]) -> int:
-    """Return the number of features on which all clients agree.
+    """Return the count of features on which all clients agree.
 
     Names are compared before numbers, so that the error names the missing column. A client without
     names is assumed to have the features of the others. If clients with different names are equally
@@ -323,7 +323,7 @@ class Aggregation:
     privacy : Privacy or None
         The privacy loss of each request, if the replies have noise.
     n_clients : int
-        The number of clients of the run; 0 before `describe`.
+        The count of clients of the run; 0 before `describe`.
     features : tuple of str
         The names of the columns of which the server knows bounds; empty if they have none.
 

@@ -229,7 +229,7 @@ class Client:
     run : str
         The identifier of the run, of which there is one per run; empty in process.
     n_clients : int or None
-        The number of clients of the run, as the server reports it; None if it does not.
+        The count of clients of the run, as the server reports it; None if it does not.
     max_feature : float
         The largest absolute value of a feature that the client takes.
     gaps_allowed : bool
@@ -292,11 +292,11 @@ class Client:
 
     @property
     def n_features(self) -> int:
-        """The number of columns of ``X``."""
+        """The count of columns of ``X``."""
         return int(self.X.shape[1])
 
     def enter(self, name: str, n_clients: int | None, run: str = "") -> None:
-        """Note the client's name, the number of clients and the identifier of the run.
+        """Note the client's name, the count of clients and the identifier of the run.
 
         A transport calls it before the run.
         """

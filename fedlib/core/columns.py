@@ -68,7 +68,7 @@ class RawTable:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of rows and the number of columns."""
+        """The count of rows and the count of columns."""
         return len(self), len(self.columns)
 
     @property
@@ -87,7 +87,7 @@ class RawTable:
 
     @property
     def counts(self) -> Ints:
-        """The number of values in each column."""
+        """The count of values in each column."""
         return np.array([present(column).sum() for column in self.columns], np.int64)
 
     @property
@@ -180,7 +180,7 @@ def present(column: Column) -> Bools:
 def parse_booleans(text: str | None) -> str | None:
     """Return a truth value in its usual spelling, another text with composed accents, or a gap.
 
-    Whether a column's truth values are spelled so depends on its other texts. So compare texts with
+    The other texts of a column decide how its truth values are spelled. Compare texts with
     known categories by this function.
 
     Examples

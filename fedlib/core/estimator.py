@@ -186,7 +186,7 @@ class Federated(BaseEstimator):
             The indices of the parts whose clients receive the result but share nothing. Over a
             transport to other sites, each client decides this itself.
         min_clients : int, optional
-            The number of clients that must remain to the end; by default all.
+            The count of clients that must remain to the end; by default all.
         journal : path, optional
             A file that records the run. After a crash the same call continues the run: it reads the
             recorded replies and asks the clients only for what is missing. For a list of parts, the
@@ -470,7 +470,7 @@ def _check_keys(estimator: Federated, host: LocalTransport) -> None:
 
 
 def _indices_within(passive: Collection[int], parts: Sequence[Any]) -> set[int]:
-    """Return the indices of the passive parts; refuse a mask, which would name other parts."""
+    """Return the indices of the passive parts; a boolean mask would select other parts."""
     indices = list(passive) if isinstance(passive, Iterable) else [None]
     if not all(isinstance(i, Integral) and not isinstance(i, bool | np.bool_) for i in indices):
         raise ValueError(f"passive must be a collection of indices of parts; got {passive!r}")

@@ -39,7 +39,7 @@ class InProcess:
     clients : mapping of str to Client
         The clients by name, in the order in which their replies are read.
     n_jobs : int, optional
-        The number of clients that work at the same time, at least 1, or -1 for the number of
+        The count of clients that work at the same time, at least 1, or -1 for the number of
         processors, which is the default.
 
     Attributes

@@ -248,7 +248,7 @@ class Place:
     Attributes
     ----------
     numbers : dict of str to int
-        The number of requests that each client has answered.
+        The count of requests that each client has answered.
     states : dict of str to bytes
         The encoded state of each client in this process that has one.
     """

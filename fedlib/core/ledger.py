@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Ledger:
-    """The record of all messages of one run, within each step in the order of the clients.
+    """All messages of one run. Those of one step are in the order of the clients.
 
     A step is one exchange: requests to some or all clients, and their replies. The ledger keeps the
     class of a message, its size, and the disclosure that its class declares, but not its contents.
@@ -47,8 +47,8 @@ class Ledger:
     lost : dict of str to str
         For each client that left the run, the type of the error, the request and the step.
     rejected : dict of str to str
-        Why the reply of a client was rejected, in words, which the transport may send it. A ledger
-        that is read from a file does not have it.
+        The reason why a client's reply was rejected. The transport may send it to the client. A
+        ledger that is read from a file does not have it.
     features : tuple of str
         The names of the columns, as the first client with names has stated them; empty if none has.
 
@@ -106,7 +106,7 @@ class Ledger:
         return pd.DataFrame(self.entries, columns=Entry._fields)
 
     def summary(self) -> pd.DataFrame:
-        """Return one row per step and message class, with the number of messages and bytes."""
+        """Return one row per step and message class, with the count of messages and bytes."""
         import pandas as pd
 
         sizes: dict[tuple[int, str, str, str], list[int]] = {}

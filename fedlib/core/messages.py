@@ -17,7 +17,7 @@ The wire format:
 
 - A message is one MessagePack map that contains the name of its class. An array is its dtype, its
   shape and its raw little-endian bytes.
-- Decoding checks everything: the class, the type and range of each field, the dtype, number of axes
+- Decoding checks everything: the class, the type and range of each field, the dtype, count of axes
   and lengths of each array. Floating point numbers must be finite. Nothing is unpickled or
   evaluated. A failed check raises `MessageError`.
 - Two messages are equal when their bytes are equal.
@@ -270,7 +270,7 @@ class Message(
     def sum_digits(self, n_clients: int) -> Mapping[str, tuple[int, ...]] | None:
         """Return the binary digits after the point of the reply's fields of floats in secure sums.
 
-        ``n_clients`` is the number of clients of the run.
+        ``n_clients`` is the count of clients of the run.
 
         Override it in a request whose reply is a sum of what each row adds: a site refuses other
         digits. By default None: the reply is no such sum, and a site does not mask it.

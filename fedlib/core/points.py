@@ -507,7 +507,7 @@ class PointsClient(Client):
         Whether coordinates must lie within ±1e100, so that no sum of squares overflows.
     takes_weights : bool
         Whether ``X`` may be ``(X, sample_weight)``: points with weights, which are finite and at
-        least 0, in sum at most 2**40. A point of weight 0 gets a label, and shapes nothing.
+        least 0, in sum at most 2**40. A point of weight 0 gets a label, but has no influence.
     weight : array (n_points,) of float64, or None
         The weights; None if there are none.
 

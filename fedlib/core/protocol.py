@@ -15,7 +15,7 @@ The rules:
 - `serve` is the client's side of `run`: it takes the bytes of one request and returns the bytes of
   one reply. It never raises an exception.
 - With a journal (`fedlib.core.journal`), a run continues after a crash of the server.
-- Both sides limit BLAS and OpenMP to one thread, so that no sum depends on the number of cores.
+- Both sides limit BLAS and OpenMP to one thread, so that no sum depends on the count of cores.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class Replies(Mapping[str, Any]):
 
     @property
     def n_all(self) -> int:
-        """The number of clients that have been in the run."""
+        """The count of clients that have been in the run."""
         return len(self) + len(self.declined) + len(self.lost)
 
     def n_clients(self, client: str) -> int:
-        """Return the number of clients whose data the reply of this client contains."""
+        """Return the count of clients whose data the reply of this client contains."""
         return 1 + list(self.combined.values()).count(client)
 
 
@@ -268,7 +268,7 @@ def run(
         The server's side of a protocol.
     transport : Transport
     min_clients : int, optional
-        The number of clients that must remain, in 1..n; by default all n.
+        The count of clients that must remain, in 1..n; by default all n.
     ledger : Ledger, optional
         The ledger that records the messages; by default a new one. It becomes ``transport.ledger``.
     journal : path, optional
@@ -369,7 +369,7 @@ class _Run:
     names : list of str
         The clients at the beginning.
     step : int
-        The number of exchanges so far.
+        The count of exchanges so far.
     requests : dict of str to Message
         The requests of the last exchange.
     replies : Replies

@@ -5,7 +5,7 @@ table, because a server can end all the rest and begin again. A `TableMemory` is
 records. The program of a site keeps it in its state folder, `state_folder`, under the digest of the
 file with the rows: another policy, protocol or choice of columns does not change it.
 
-Beside the private key of the site, NAME.counts has the number of records of each table. So an older
+Beside the private key of the site, NAME.counts has the count of records of each table. So an older
 copy of the state folder is noticed. Nothing helps if the folder of the key is restored, too, or if
 the rows are in another file: a table with one more row is another table.
 """
@@ -85,7 +85,7 @@ class TableMemory:
         The file, one JSON array ``[kind, key, value]`` per line. Without it, the memory ends with
         this object, which is enough for a simulation only.
     counts : Path, optional
-        A file, best kept elsewhere, with the number of records of each memory. With it, an older
+        A file, best kept elsewhere, with the count of records of each memory. With it, an older
         copy of ``path`` is refused.
 
     Attributes

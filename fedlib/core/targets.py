@@ -3,7 +3,7 @@
 The rules:
 
 - One value per row: a list, an array, a Series, or a table with one column.
-- A missing value is refused, with the number of such rows and the first of them: None, NaN, NaT,
+- A missing value is refused, with the count of such rows and the first of them: None, NaN, NaT,
   NA, a masked entry, and text without a character other than blanks.
 - The value counts and not its type: 1 is the same as ``np.int8``, as ``Decimal``, in a nullable or
   categorical column, or as an object in an array.
@@ -113,7 +113,7 @@ def read_classes(y: Any, what: str = "y", n_rows: int | None = None) -> NDArray[
     what : str, default="y"
         The name of the argument, for errors.
     n_rows : int, optional
-        The number of rows; by default any.
+        The count of rows; by default any.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Numbers of threads: one for BLAS and OpenMP, so that no sum depends on the number of cores."""
+"""Numbers of threads: one for BLAS and OpenMP, so that no sum depends on the count of cores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
-Limits = list[tuple[Any, int]]  # pairs of a loaded library and a number of threads
+Limits = list[tuple[Any, int]]  # pairs of a loaded library and a count of threads
 
 
 class _Local(threading.local):
@@ -95,7 +95,7 @@ def _set(limits: Limits) -> None:
 
 
 def check_n_jobs(n_jobs: int | None) -> int:
-    """Return the number of threads.
+    """Return the count of threads.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ def printable(text: str, length: int = 2000) -> str:
     ----------
     text : str
     length : int, default=2000
-        The maximum number of characters before the ellipsis.
+        The maximum count of characters before the ellipsis.
 
     Examples
     --------

@@ -61,7 +61,7 @@ def load(name: str) -> Dataset:
     is 1; in ``dim_reduced_*``, the health status amphetamine is 0, healthy 1, heroin 2.
 
     The text columns of ``smoking`` are coded: gender F 0, M 1; oral and tartar N 0, Y 1. Its
-    constant column oral is kept; the row number ID is left out. Zeros and codes that represent
+    constant column oral is kept; the row index ID is left out. Zeros and codes that represent
     missing values (zeros in ``diabetes``; ca 4 and thal 0 in ``heart``) are kept.
 
     Examples

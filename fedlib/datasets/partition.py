@@ -33,7 +33,7 @@ def split_rows(
     X : array-like (n_rows, n_columns)
         The data. Only ``"spatial"`` uses the values.
     n_clients : int
-        The number of clients, from 1 to ``n_rows``.
+        The count of clients, from 1 to ``n_rows``.
     y : array-like (n_rows,), optional
         The class of each row; required by ``"stratified"`` and ``"dirichlet"``.
     how : {"stratified", "uniform", "dirichlet", "spatial"}, default="stratified"
@@ -119,7 +119,7 @@ def split_columns(X: ArrayLike, n_clients: int) -> list[Indices]:
     X : array-like (n_rows, n_columns)
         The data.
     n_clients : int
-        The number of clients, from 1 to ``n_columns``.
+        The count of clients, from 1 to ``n_columns``.
 
     Returns
     -------

@@ -131,14 +131,14 @@ def _check(n_points: int) -> None:
 
 
 def _shuffled(rng: np.random.Generator, parts: list[Points]) -> tuple[Points, NDArray]:
-    """Return the points in random order and the number of their part; the first part is -1."""
+    """Return the points in random order and the count of their part; the first part is -1."""
     X = np.concatenate(parts)
     y = np.repeat(np.arange(len(parts)) - 1, [len(part) for part in parts])
     order = rng.permutation(len(X))
     return X[order], y[order]
 
 
-# Shapes. Each function takes a generator and a number of points.
+# Shapes. Each function takes a generator and a count of points.
 
 
 def _even(rng: np.random.Generator, n: int) -> Points:
@@ -254,7 +254,7 @@ def stand_in(name: str) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        The columns of the file except row numbers. The same at every call.
+        The columns of the file except row indices. The same at every call.
 
     Examples
     --------

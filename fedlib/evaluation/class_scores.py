@@ -45,10 +45,10 @@ class ClassScores(Checked):
     classes : tuple of classes
         In ascending order, like the columns of probabilities.
     counts : array (n_classes, 2, n_bins) of int64
-        The number of rows of other classes and of the class in each bin of equal width of the
+        The count of rows of other classes and of the class in each bin of equal width of the
         probability of the class.
     confusion : array (n_classes, n_classes) of int64
-        The number of rows by class and by the most probable class.
+        The count of rows by class and by the most probable class.
     accuracy, balanced_accuracy, auc, log_loss, brier : float
         The balanced accuracy is the mean recall of the classes, and the AUC the mean area of each
         class against the others; classes without rows do not count. The Brier score of several
@@ -263,10 +263,10 @@ class PredictionScores(Checked):
     classes : tuple of two classes
         In ascending order. Probabilities are those of the second one.
     counts : array (2, n_bins) of int64
-        The number of rows of each class in each bin of equal width between 0 and 1. A bin contains
+        The count of rows of each class in each bin of equal width between 0 and 1. A bin contains
         its right edge, and the first one also 0.
     confusion : array (2, 2) of int64
-        The number of rows by class and by predicted class, which is the second one if its
+        The count of rows by class and by predicted class, which is the second one if its
         probability exceeds 0.5.
     groups : array (2, n_groups) of int64
         As ``counts``, in the bins of the calibration curve.
@@ -304,7 +304,7 @@ class PredictionScores(Checked):
 
 
 def rows_by_class(reply: ClassCounts, classes: tuple[Class, ...]) -> Ints:
-    """Return the number of a client's rows of each class."""
+    """Return the count of a client's rows of each class."""
     known = dict(zip(reply.classes, reply.counts.tolist(), strict=True))
     return np.array([known.get(one, 0) for one in classes], np.int64)
 

@@ -63,7 +63,7 @@ class ClusterScores(Checked):
     features : tuple of str
         The names of the features; empty if they have none.
     labels, counts : array (n_clusters,) of int64
-        The clusters, sorted, and the number of rows in each.
+        The clusters, sorted, and the count of rows in each.
     means, stds : array (n_clusters, n_features)
         The mean and the standard deviation of each cluster, divided by ``counts - 1``.
     silhouettes : array (n_clusters,)
@@ -73,7 +73,7 @@ class ClusterScores(Checked):
     silhouette, davies_bouldin, calinski_harabasz : float
         The scores; NaN if there are fewer than two clusters.
     n_noise, n_withheld : int
-        The number of rows that are noise, and of rows in clusters that clients have withheld.
+        The count of rows that are noise, and of rows in clusters that clients have withheld.
     """
 
     features: tuple[str, ...]
@@ -250,7 +250,7 @@ class ClusteringScoreClient(PointsClient):
         self.labels = read_labels(part[1], n_rows=len(self.X))
 
     def _groups(self, request: SumLabelledRows | MeasureDistances) -> tuple[Floats, Ints, int]:
-        """Return the rows that count, their labels, and the number of rows that are withheld."""
+        """Return the rows that count, their labels, and the count of rows that are withheld."""
         counted = np.ones(len(self.X), bool)
         if request.noise == "exclude":
             counted = self.labels >= 0
@@ -327,9 +327,9 @@ class FederatedClusteringScore(Federated):
         fewer than two clusters, or the last one also if every row is a cluster. The first two are
         also NaN, with a warning, if a site has a minimum count (`fedlib.protection.policy`).
     n_noise_, n_withheld_ : int
-        The number of rows that are noise, and of rows that clients have withheld.
+        The count of rows that are noise, and of rows that clients have withheld.
     n_features_in_ : int
-        The number of features.
+        The count of features.
     feature_names_in_ : array (n_features,) of str
         The names of the columns; only if the clients' columns have names.
     ledger_ : Ledger
@@ -403,7 +403,7 @@ class FederatedClusteringScore(Federated):
         int,
         Interval(Integral, 1, MAX_CLUSTERS, closed="both"),
         """
-        The maximum number of clusters of a client, in 1..2**20. A client with more leaves the run.
+        The maximum count of clusters of a client, in 1..2**20. A client with more leaves the run.
         """,
     ] = 1000
 

@@ -43,10 +43,10 @@ class NoRows(ValueError):
 
 
 class LabelledMoments(Message):
-    """The number of a client's rows in each cluster, their mean, and their squared deviations."""
+    """The count of a client's rows in each cluster, their mean, and their squared deviations."""
 
     discloses = (
-        "the size, the mean and the spread of each cluster at a client, and the number of its noise"
+        "the size, the mean and the spread of each cluster at a client, and the count of its noise"
         " rows; the mean of a cluster with one row is the row"
     )
     labels: Annotated[np.ndarray, Array("int64", ("clusters",), ge=-1, le=MAX_COUNT)]
@@ -59,7 +59,7 @@ class LabelledMoments(Message):
 
     @property
     def n_features(self) -> int:
-        """The number of features."""
+        """The count of features."""
         return int(self.means.shape[1])
 
 
@@ -73,7 +73,7 @@ class SumLabelledRows(Message):
     min_group_size : int
         Clusters with fewer rows at a client are withheld.
     max_clusters : int
-        The maximum number of clusters of a client.
+        The maximum count of clusters of a client.
     """
 
     discloses = "nothing but the parameters"
@@ -148,9 +148,9 @@ class MeasureDistances(Message):
 
 
 class ClassCounts(Message):
-    """The classes of a client's rows, the number of rows of each, and that of the columns."""
+    """The classes of a client's rows, the count of rows of each, and that of the columns."""
 
-    discloses = "the classes of a client's rows, and the number of rows of each"
+    discloses = "the classes of a client's rows, and the count of rows of each"
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
     counts: Annotated[np.ndarray, Array("int64", ("classes",), ge=1, le=MAX_ROWS)]
     n_columns: Annotated[int, msgspec.Meta(ge=1, le=2**10)] = 1
@@ -164,7 +164,7 @@ class ClassCounts(Message):
 
     @property
     def weights(self) -> Ints:
-        """The number of rows of each class."""
+        """The count of rows of each class."""
         return self.counts
 
 
@@ -181,9 +181,9 @@ class ScoreCounts(Message):
     Attributes
     ----------
     counts : array (2, n_bins) of int64
-        The number of rows of each class in each bin of equal width between 0 and 1.
+        The count of rows of each class in each bin of equal width between 0 and 1.
     above : array (2,) of int64
-        The number of rows of each class with a probability above 0.5.
+        The count of rows of each class with a probability above 0.5.
     groups : array (2, n_groups) of int64
         As ``counts``, in the wider bins of the calibration curve.
     sums : array (n_groups,)
@@ -194,7 +194,7 @@ class ScoreCounts(Message):
     """
 
     discloses = (
-        "the number of a client's rows of each class in each bin of the probabilities; a bin with"
+        "the count of a client's rows of each class in each bin of the probabilities; a bin with"
         " one row nearly is the probability of that row"
     )
     counts: Annotated[np.ndarray, Array("int64", ("classes", "bins"), ge=0, le=MAX_ROWS)]
@@ -237,7 +237,7 @@ class ClassScoreTotals(RowTotals):
     """Counts of a client's rows by class, prediction and probability, and sums of their errors."""
 
     discloses = (
-        "the number of a client's rows by class and predicted class, and by bins of the probability"
+        "the count of a client's rows by class and predicted class, and by bins of the probability"
         " of each class, and the sums of their errors; with noise if the request has a privacy loss"
     )
 
@@ -248,9 +248,9 @@ class ClassTotals(NamedTuple):
     Attributes
     ----------
     confusion : array (n_classes, n_classes)
-        The number of rows by class and by predicted class.
+        The count of rows by class and by predicted class.
     counts : array (n_classes, 2, n_bins)
-        The number of rows of other classes and of the class in each bin of its probability.
+        The count of rows of other classes and of the class in each bin of its probability.
     log_loss, square : float
         The sums of the log-losses, and of the squared errors over all classes.
     """
@@ -309,7 +309,7 @@ class CountClassScores(SumRows, kw_only=True):
         return cast(ClassScoreTotals, self.finished(np.concatenate([*counts, errors]), client))
 
     def groups(self, probabilities: Floats, codes: Ints) -> Iterator[tuple[Ints, int]]:
-        """Yield the group of each row (n_rows,) in each partition, and the number of groups."""
+        """Yield the group of each row (n_rows,) in each partition, and the count of groups."""
         n_classes = len(self.classes)
         yield n_classes * codes + probabilities.argmax(axis=1), n_classes**2
         for k in range(n_classes):
@@ -347,7 +347,7 @@ class ErrorSums(Message):
     """Sums over a client's rows: of numbers, of the predictions' errors, and of their squares."""
 
     discloses = (
-        "the number of a client's rows, and the sums of the numbers, of the errors of the"
+        "the count of a client's rows, and the sums of the numbers, of the errors of the"
         " predictions, of their sizes and of the squares; of a single row, its number and its error"
     )
     n_rows: Count

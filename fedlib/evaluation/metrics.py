@@ -1,6 +1,6 @@
 """The agreement of a clustering with the true classes: the scores of the sources, and accuracy.
 
-All scores derive from one sparse contingency table, whose cell :math:`n_{ij}` is the number of rows
+All scores derive from one sparse contingency table, whose cell :math:`n_{ij}` is the count of rows
 of class *i* in cluster *j*. Noise (−1) counts as one cluster, as in the sources (M1, Section 5.1).
 """
 
@@ -48,7 +48,7 @@ def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]
 
     Notes
     -----
-    Time and memory are proportional to the number of rows and of occupied cells of the contingency
+    Time and memory are proportional to the count of rows and of occupied cells of the contingency
     table, not to the pairs of rows. Only the expectation in AMI takes O(classes * clusters) time.
 
     References
@@ -99,7 +99,7 @@ def matched_accuracy(true: ArrayLike, predicted: ArrayLike) -> float:
         The cluster of each row, an integer; −1 is noise.
     predicted : array-like (n_rows,)
         Another clustering of the same rows. Each of its clusters is matched with at most one of
-        ``true``, so that the number of rows that agree is maximal. Noise agrees only with noise.
+        ``true``, so that the count of rows that agree is maximal. Noise agrees only with noise.
 
     Returns
     -------

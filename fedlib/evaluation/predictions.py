@@ -100,7 +100,7 @@ def evaluation(n_bins: int, n_groups: int) -> Flow[PredictionScores | ClassScore
 
 
 def agree_on_columns(replies: Mapping[str, Any]) -> int:
-    """Return the number of columns of the probabilities; raise Disagreement if it differs."""
+    """Return the count of columns of the probabilities; raise Disagreement if it differs."""
     columns = {name: reply.n_columns for name, reply in replies.items()}
     return int(agree("the number of columns of the probabilities", columns)) if columns else 1
 
@@ -240,7 +240,7 @@ def _sums(codes: Ints, values: Floats, n_groups: int) -> Floats:
 
 
 def _table(positive: Ints, bins: Ints, n_bins: int) -> Ints:
-    """Return the number of rows by class and bin (2, n_bins)."""
+    """Return the count of rows by class and bin (2, n_bins)."""
     return np.bincount(positive * n_bins + bins, minlength=2 * n_bins).reshape(2, n_bins)
 
 
@@ -266,7 +266,7 @@ class FederatedEvaluation(Scored):
     classes_ : array (n_classes,)
         The classes in ascending order.
     confusion_matrix_ : array (n_classes, n_classes) of int64
-        The number of rows by class and by predicted class, as in scikit-learn. With `epsilon`,
+        The count of rows by class and by predicted class, as in scikit-learn. With `epsilon`,
         counts with noise, from 0 on.
     ledger_ : Ledger
         The messages of the run and their sizes.
@@ -293,7 +293,7 @@ class FederatedEvaluation(Scored):
     scikit-learn on the pooled rows. The AUC is exact except for pairs of rows of both classes in
     one bin: each of them counts one half, so the error is at most half of their fraction.
 
-    *Disclosure.* The number of rows of each class in each bin. A bin with a single row nearly
+    *Disclosure.* The count of rows of each class in each bin. A bin with a single row nearly
     discloses its probability. With ``secure=True``, the server sees these counts of all clients
     together. With `epsilon`, they have noise, which widens the intervals: take as few bins as you
     need, and many rows. Scores follow from the noisy counts as they are, because counts that are
@@ -322,7 +322,7 @@ class FederatedEvaluation(Scored):
         int,
         Interval(Integral, 1, MAX_BINS, closed="both"),
         """
-        The number of bins in which the probabilities are counted for the area under the ROC curve,
+        The count of bins in which the probabilities are counted for the area under the ROC curve,
         in 1..2**20. More bins give a smaller `auc_error_` and disclose more.
         """,
     ] = 1000
@@ -330,7 +330,7 @@ class FederatedEvaluation(Scored):
         int,
         Interval(Integral, 1, MAX_BINS, closed="both"),
         """
-        The number of bins of the calibration curve, in 1..2**20. Only for one column of
+        The count of bins of the calibration curve, in 1..2**20. Only for one column of
         probabilities in a run without `classes`, `secure` and `epsilon`.
         """,
     ] = 10

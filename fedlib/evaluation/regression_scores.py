@@ -234,7 +234,7 @@ class FederatedRegressionScore(Scored):
         With `epsilon`, the interval that contains the true score with a probability of 99%;
         without it, both ends are the score.
     n_rows_ : int
-        The number of rows of all clients.
+        The count of rows of all clients.
     ledger_ : Ledger
         The messages of the run and their sizes.
 

@@ -354,7 +354,7 @@ def contributions(
     names : sequence of str
         The name of each feature.
     most : int, default=10
-        The number of features that are drawn, at least 1.
+        The count of features that are drawn, at least 1.
     ax : Axes, optional
         By default the current ones.
 

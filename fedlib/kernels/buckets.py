@@ -142,7 +142,7 @@ class SortedKeys(NamedTuple):
 class Buckets(NamedTuple):
     """The occupied buckets of each feature: their ``keys`` and the ``counts`` of values.
 
-    Both are one feature after the other; ``sizes`` (n_features,) are the numbers of buckets. Those
+    Both are one feature after the other; ``sizes`` (n_features,) are the counts of buckets. Those
     of several clients are one client after the other, with ``sizes`` (n_clients, n_features).
     """
 
@@ -198,7 +198,7 @@ def count_buckets(columns, n_dropped, sizes, requested, n_finer):
 
 @kernel
 def count_distinct(columns, n_dropped):
-    """Return the number of distinct prefixes (n_features,) of `SortedKeys`."""
+    """Return the count of distinct prefixes (n_features,) of `SortedKeys`."""
     n_distinct = np.zeros(columns.n_present.size, np.int64)
     for f in range(n_distinct.size):
         previous = np.uint64(2**32)

@@ -38,16 +38,16 @@ class Cells(NamedTuple):
         The row in ``points`` of each point, sorted by cell, or no entries if the points are sorted.
         ``weights`` and ``core`` are in this order.
     axes : tuple of int or array of int64
-        The numbers of the features, 0 to n_features - 1. For a tuple the functions are compiled
-        for exactly this number of features: a distance then takes a third to a fifth of the time.
+        The indices of the features, 0 to n_features - 1. For a tuple the functions are compiled
+        for exactly this count of features: a distance then takes a third to a fifth of the time.
     squared_radii : array (n_points,) or (1,) of float64
         The squared radius of the neighbourhood of each row of ``points``, or of all of them.
     weights : array (n_points,) of float64
         The weight of each point, or no entries if all weights are 1.
     start : array (n_cells + 1,) of int32 or int64
-        Where the points of each cell begin; the last entry is the number of points.
+        Where the points of each cell begin; the last entry is the count of points.
     box : array (n_cells,) of int32 or int64
-        On a grid, the number in ``boxes`` of the smallest box around each cell's points. A cell
+        On a grid, the index in ``boxes`` of the smallest box around each cell's points. A cell
         whose few points need no box has -1.
     boxes : array (n_boxes, 2, n_features) of float64
         The lower and the upper corner of each box.

@@ -47,11 +47,11 @@ class Leaves(NamedTuple):
     node : array (n_leaves,) of int32 or int64
         The node of each leaf.
     first_cell : array (n_leaves + 1,) of int32 or int64
-        The first cell of each leaf; the last entry is the number of cells.
+        The first cell of each leaf; the last entry is the count of cells.
     max_squared_radius : array (n_nodes,) or (1,) of float64
         The largest squared radius of the points of each node, or that of all points.
     n_buckets : int
-        The number of buckets.
+        The count of buckets.
     """
 
     node: NDArray[np.signedinteger[Any]]
@@ -406,7 +406,7 @@ def endless(forest):
 
 @kernel
 def one_tree(forest, t):
-    """Return the tree number ``t`` of a forest."""
+    """Return the tree with the index ``t`` of a forest."""
     start, feature, threshold, missing_left, left, value, right = forest
     nodes = slice(start[t], start[t + 1])
     return Forest(

@@ -64,7 +64,7 @@ def compute_keys(X, origin, cell_size, strides, row_bits, keys, first, stop):
 
     The lowest ``row_bits`` bits are the number of the row. So one array is sorted instead of two.
     ``strides`` (d,) are the differences of the keys of two successive tubes along each feature but
-    the last, and of two slices, which is the number of cells in a slice.
+    the last, and of two slices, which is the count of cells in a slice.
     """
     last = X.shape[1] - 1
     for i in range(first, stop):
@@ -137,7 +137,7 @@ def find_near_cells(grid, slice_size, wanted, earlier, group_start, near_start, 
     grid : Grid
         ``row_reach`` are multiples of ``slice_size``.
     slice_size : int
-        The number of cells in a slice: a power of 2.
+        The count of cells in a slice: a power of 2.
     wanted : array (n_wanted,) of int64
         Cells, ascending; at least one.
     earlier : bool
@@ -150,7 +150,7 @@ def find_near_cells(grid, slice_size, wanted, earlier, group_start, near_start, 
     Returns
     -------
     int
-        The number of groups, at least 1.
+        The count of groups, at least 1.
     """
     keys, offsets, reach = grid.keys, grid.row_offsets, grid.row_reach
     first = np.empty(offsets.size, np.int64)
@@ -200,7 +200,7 @@ class Groups(NamedTuple):
     cells : array (n_cells, d) of int64
         The occupied cells, in order of first appearance.
     counts : array (n_cells,) of int64
-        The number of points in each cell.
+        The count of points in each cell.
     inverse : array (n,) of int64
         The number of each point's cell; empty when it was not requested.
     outside : int
@@ -215,7 +215,7 @@ class Groups(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """For each of n cells, the numbers of the cells that may take its points.
+    """For each of n cells, the indices of the cells that its points may join.
 
     Those of cell ``i`` are ``numbers[start[i]:start[i + 1]]``, in ascending order.
     """
@@ -280,7 +280,7 @@ def _locate(X, cell_size, block):
 def _count(table, block, n_cells, inverse):
     """Count the points of a block in a table with enough free entries.
 
-    Write the number of each point's cell into ``inverse``, unless that is empty. Return the number
+    Write the number of each point's cell into ``inverse``, unless that is empty. Return the count
     of cells in the table, which was ``n_cells`` before.
     """
     entries, n_bits, d = table
@@ -372,7 +372,7 @@ def _compare(a, offset, b):
 
 @kernel
 def _merge(cells, offsets, pairs):
-    """Return the number of pairs ``(i, j)`` with ``cells[i] + offset == cells[j]``.
+    """Return the count of pairs ``(i, j)`` with ``cells[i] + offset == cells[j]``.
 
     Also write them into ``pairs``, unless that is empty. Shifting keeps sorted cells sorted, so
     each offset is one merge of two sorted lists.
@@ -411,7 +411,7 @@ def _touching(a, b):
 
 @kernel
 def _sweep(cells, pairs):
-    """Return the number of pairs of touching cells.
+    """Return the count of pairs of touching cells.
 
     Also write them into ``pairs``, unless that is empty.
     """
@@ -456,7 +456,7 @@ def touching_pairs(cells):
 
 @kernel
 def _find(cells, cell, offset):
-    """Return the number of ``cell + offset`` in the sorted ``cells``, or -1."""
+    """Return the count of ``cell + offset`` in the sorted ``cells``, or -1."""
     low, high = 0, cells.shape[0]
     while low < high:
         middle = (low + high) // 2

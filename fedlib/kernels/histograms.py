@@ -274,7 +274,7 @@ def rows_with_slot(slot):
 def sort_by_slot(slot, n_slots):
     """Return the rows that have a slot, sorted by it, and the place of the first one of each slot.
 
-    The places have n_slots + 1 entries, the last one the number of these rows. They are counted and
+    The places have n_slots + 1 entries, the last one the count of these rows. They are counted and
     placed from both ends at once: neighbours often have the same slot, and a change of its counter
     would have to wait for the one before.
     """

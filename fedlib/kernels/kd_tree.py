@@ -36,7 +36,7 @@ class KDTree(NamedTuple):
     order : array (n_points,) of int32 or int64
         The row of the point at each place. The type of the arrays below is the same.
     start : array (n_leaves + 1,)
-        The place of the first point of each leaf; the last entry is the number of points.
+        The place of the first point of each leaf; the last entry is the count of points.
     first_leaf, n_leaves : array (n_nodes,)
         The first leaf of each node and the number of its leaves. So the node and its descendants
         are ``2 * n_leaves - 1`` consecutive nodes.
@@ -154,7 +154,7 @@ def select_median(copies, order, feature):
 
 @kernel
 def _max_leaves(n_points, leaf_size):
-    """Return the maximum number of leaves: nodes are halved until they have few points."""
+    """Return the maximum count of leaves: nodes are halved until they have few points."""
     n_leaves = 1
     while n_points > n_leaves * leaf_size:
         n_leaves *= 2
@@ -163,7 +163,7 @@ def _max_leaves(n_points, leaf_size):
 
 @kernel
 def max_nodes(n_points, leaf_size):
-    """Return the maximum number of nodes of a tree."""
+    """Return the maximum count of nodes of a tree."""
     return 2 * _max_leaves(n_points, leaf_size) - 1
 
 
@@ -264,7 +264,7 @@ def build_part(points, order, boxes, first, stop, leaf_size, max_squared_diagona
 
 @kernel
 def _count_leaves(tree):
-    """Write the number of leaves of all nodes that have 0 so far, the others being leaves."""
+    """Write the count of leaves of all nodes that have 0 so far, the others being leaves."""
     for node in range(tree.n_leaves.size - 1, -1, -1):
         if tree.n_leaves[node] == 0:
             right = right_child(tree, node)
@@ -337,7 +337,7 @@ def radius_search(tree, queries, i, squared_radius, buffer, position):
     """Write the rows of all points around query ``i`` to ``buffer``, from ``position`` on.
 
     The rows are in tree order. Nothing is written to an empty buffer. Returns the position after
-    the last row, so the number of points is the difference.
+    the last row, so the count of points is the difference.
     """
     points, order = tree.points, tree.order
     stack = np.empty(MAX_STACK, np.int64)

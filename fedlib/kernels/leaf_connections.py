@@ -298,7 +298,7 @@ def _are_connected(cells, a, b, boxes, node):
 
 @kernel
 def _connected_by_pairs(cells, a, b, boxes, node):
-    """Return what `_are_connected` does, at the cost of the number of pairs of points."""
+    """Return what `_are_connected` does, at the cost of the count of pairs of points."""
     points, axes, start, core, rows = cells.points, cells.axes, cells.start, cells.core, cells.rows
     first, stop = start[b], start[b + 1]
     largest = 0.0  # squared radius in cell b

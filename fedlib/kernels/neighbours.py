@@ -4,7 +4,7 @@ A block contains the rows ``first..stop`` of the relation *j is a neighbour of i
 ``n`` rows. In memory it is a bitset: an array (stop - first, ceil(n / 64)) of uint64, low bits
 first. A message carries it as bytes, in one of two forms:
 
-- *gaps*: for each row the differences between the numbers of successive neighbours, starting from
+- *gaps*: for each row the differences between the indices of successive neighbours, starting from
   the row itself, as variable-length integers (7 bits per byte, low bits first), then a zero;
 - *bits*: for each row one bit per later row, padded to whole bytes.
 
@@ -195,7 +195,7 @@ def _list_row(words, i, columns):
     """Write the columns after ``i`` whose bits are set to ``columns``; return their number.
 
     Columns are written beyond their number: a loop over the bits of each word would end after a
-    number of turns that the processor cannot predict, and this costs more than a few useless steps.
+    count of turns that the processor cannot predict, and this costs more than a few useless steps.
     """
     w, n_words = np.uint64(i >> 6), np.uint64(words.size)
     # Two shifts, because a shift by 64 is undefined.
@@ -248,7 +248,7 @@ def _write_row(words, i, columns, out, start):
 
 @kernel
 def write_gaps(bits, first, out):
-    """Write a block as gaps into ``out``; return the number of bytes, or -1 if they do not fit."""
+    """Write a block as gaps into ``out``; return the count of bytes, or -1 if they do not fit."""
     least = np.uint64(bits.shape[0])  # bytes: at least one for each neighbour, and one for each row
     for row in range(bits.shape[0]):
         for w in range(bits.shape[1]):
@@ -307,7 +307,7 @@ def _read_row(data, at, i, n, words):
 
 @kernel
 def count_bit_bytes(n, first, stop):
-    """Return the number of bytes of a block as bits."""
+    """Return the count of bytes of a block as bits."""
     size = 0
     for i in range(first, stop):
         size += (n - 1 - i + 7) >> 3
@@ -387,7 +387,7 @@ def list_pairs(block, other, first):
     Returns
     -------
     counts : array (n_rows,) of int64
-        The number of neighbours of each row that is listed itself, 0 for the others.
+        The count of neighbours of each row that is listed itself, 0 for the others.
     leaders : array (n_rows,) of int32
         The row whose list each shares, or the row itself.
     columns : array (n_pairs,) of int32

@@ -57,7 +57,7 @@ class Box(NamedTuple):
     strides : array (d,) of float64
         The key of a cell is the sum of ``(cell - low) * strides``.
     size : int
-        The number of cells.
+        The count of cells.
     """
 
     low: np.ndarray
@@ -115,7 +115,7 @@ def _block_keys(X, cell_size, box, first, keys):
 
 @kernel
 def count_in_box(X, cell_size, box):
-    """Return the number of points in each cell of a box (size,) that contains all points."""
+    """Return the count of points in each cell of a box (size,) that contains all points."""
     n = X.shape[0]
     counts = np.zeros(box.size, np.int64)
     buffer = np.empty(BLOCK)
@@ -170,7 +170,7 @@ def sort_keys(keys, size):
 
 @kernel
 def run_lengths(keys):
-    """Return the distinct values of sorted ``keys`` (n,) and the number of times each occurs."""
+    """Return the distinct values of sorted ``keys`` (n,) and the count of times each occurs."""
     n_runs = 0
     for i in range(keys.size):
         n_runs += i == 0 or keys[i] != keys[i - 1]

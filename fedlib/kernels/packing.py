@@ -34,7 +34,7 @@ SUM_BYTES = np.uint64(0x0101010101010101)  # a product with it has the sum of th
 
 @kernel
 def count_ones(word):
-    """Return the number of bits that are set."""
+    """Return the count of bits that are set."""
     pairs = word - ((word >> np.uint64(1)) & PAIRS)
     nibbles = (pairs & NIBBLES) + ((pairs >> np.uint64(2)) & NIBBLES)
     return (((nibbles + (nibbles >> np.uint64(4))) & BYTES) * SUM_BYTES) >> np.uint64(56)
@@ -78,7 +78,7 @@ def last_feature(offsets, first):
 
 @kernel
 def largest_block(offsets):
-    """Return the largest number of bins of the features that `last_feature` takes together."""
+    """Return the largest count of bins of the features that `last_feature` takes together."""
     largest, f = np.int64(0), 0
     while f < offsets.size - 1:
         last = last_feature(offsets, f)

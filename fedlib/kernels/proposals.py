@@ -72,9 +72,9 @@ def rank_values(columns, offsets, ranks):
 def sum_left(sums, columns, place, left):
     """Fill in the values that a slot's rows have, and the sums left of each.
 
-    A slot's rows have the ``sums`` (values, 2). ``place`` (values + 1,) gets the numbers of their
+    A slot's rows have the ``sums`` (values, 2). ``place`` (values + 1,) gets the indices of their
     values, feature by feature, and ``left`` (2, values + 1) the sums of the feature's lower values.
-    Return the number of those before each feature, and in all, as an array (d + 1,).
+    Return the count of those before each feature, and in all, as an array (d + 1,).
 
     Every present row has a positive hessian, so a value without hessian is that of no row.
     """

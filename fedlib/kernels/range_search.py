@@ -60,9 +60,9 @@ def find_heavy(grid, totals, enough, first, stop, heavy):
     grid : fedlib.kernels.grid.Grid
         With the nearest rows first.
     totals : array (n_cells + 1,) of int64
-        The number of points in all cells before each cell.
+        The count of points in all cells before each cell.
     enough : int
-        The number of points from which a cell is heavy.
+        The count of points from which a cell is heavy.
     first, stop : int
         The range of cells.
     heavy : array (n_cells,) of bool
@@ -91,7 +91,7 @@ def find_heavy(grid, totals, enough, first, stop, heavy):
             break
 
 
-LARGE_CELL = 16  # mean number of points in the cells of a range from which each is looked at
+LARGE_CELL = 16  # mean count of points in the cells of a range from which each is looked at
 
 
 @kernel

@@ -1,7 +1,7 @@
 """Choosing representatives: points that cover all others within a radius, and centroids.
 
 A representative covers the points within ``eps`` of it that no earlier one covers. Neighbourhoods
-are searched when they are needed and never stored, so memory is linear in the number of points.
+are searched when they are needed and never stored, so memory is linear in the count of points.
 """
 
 import math

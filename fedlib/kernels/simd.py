@@ -1,6 +1,6 @@
 """Squared distances to several points at a time, in vector registers.
 
-Compilers turn loops over points into vector instructions only if they know the number of features.
+Compilers turn loops over points into vector instructions only if they know the count of features.
 Compiling for each number would take half a minute, so the instructions are chosen here. Each sum is
 in the order of the features, as everywhere. As plain Python, the functions give the same results.
 

@@ -42,7 +42,7 @@ class SortedColumns(NamedTuple):
     """The values of n rows and d features, in ascending order of each feature.
 
     ``order`` (d, n) of int32 contains the rows in this order, rows without a value last. ``values``
-    (d, n) of float32 contains their values, and ``n_present`` (d,) the number of rows with a value.
+    (d, n) of float32 contains their values, and ``n_present`` (d,) the count of rows with a value.
     """
 
     order: NDArray[np.int32]

@@ -163,7 +163,7 @@ class ProtectedFederated(Federated):
         Parameters
         ----------
         n_requests : int
-            The largest number of requests for data, which must not depend on the data.
+            The largest count of requests for data, which must not depend on the data.
         bounds : Bounds, optional
             Those of all columns.
 

@@ -58,7 +58,7 @@ class SumRows(NoisyRequest, kw_only=True):
     privacy : Privacy or None
         The privacy loss of the reply, if it has noise.
     n_rows : int
-        The number of rows of all clients, from which the digits of masked sums without noise
+        The count of rows of all clients, from which the digits of masked sums without noise
         follow, to which what each row adds is rounded; a first sum can count them.
     """
 
@@ -70,7 +70,7 @@ class SumRows(NoisyRequest, kw_only=True):
 
     @property
     def n_values(self) -> int:
-        """The number of sums."""
+        """The count of sums."""
         raise NotImplementedError(f"{type(self).__name__} does not state its n_values")
 
     def terms(self, X: Any) -> Floats:

@@ -48,7 +48,7 @@ class Pseudonyms(Message):
     """The pseudonyms of a client's rows in ascending order, and a digest of the key."""
 
     discloses = (
-        "the number of a client's rows, and which of them other clients have too; runs with the"
+        "the count of a client's rows, and which of them other clients have too; runs with the"
         " same key have the same pseudonyms"
     )
     key_digest: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z", max_length=32)]
@@ -89,7 +89,7 @@ class AlignedState(Message):
     Attributes
     ----------
     n_rows : int
-        The number of the client's rows.
+        The count of the client's rows.
     rows : array (n_common,) of int64
         The common rows, in the order of the protocol.
     inner : bytes
@@ -197,7 +197,7 @@ class AlignedClient(WrappingClient):
     ------
     ValueError
         When the data, the identifiers, the key or an option is invalid, or identifiers occur more
-        than once. The text has the number of these identifiers, but not the identifiers.
+        than once. The text has the count of these identifiers, but not the identifiers.
 
     Examples
     --------
@@ -336,7 +336,7 @@ class AlignedRows(Federated):
 
     Notes
     -----
-    *Disclosure.* The server learns the number of rows of each client and the size of every overlap,
+    *Disclosure.* The server learns the count of rows of each client and the size of every overlap,
     but no identifier: without the key, it cannot test guesses. It recognises a pseudonym in all
     runs with the same key. Each client learns which of its rows all clients have. A client knows
     the key and must not share it with the server.
@@ -403,7 +403,7 @@ class AlignedRows(Federated):
         passive : ()
             Must be empty: no client can be passive.
         min_clients : int, optional
-            Only the number of clients is accepted: all clients are needed.
+            Only the count of clients is accepted: all clients are needed.
         ids : list of sequences
             The identifiers of each part's rows; required for a list of parts.
         key : bytes, optional

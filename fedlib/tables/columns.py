@@ -186,7 +186,7 @@ def _number(text: str) -> float | int:
 def _placed(
     values: np.ndarray | list[str | None], codes: np.ndarray, column: pd.Series
 ) -> pd.Series:
-    """Return one value per cell, by the number of its text; -1 is a gap."""
+    """Return one value per cell, by the index of its text; -1 is a gap."""
     if isinstance(values, list):
         values = np.array([*values, None], object)[:-1]  # an array of objects, even if empty
     if not len(values):

@@ -354,7 +354,7 @@ def write_labels(
     Raises
     ------
     ValueError
-        When the number of labels is not the number of rows.
+        When the count of labels is not the count of rows.
     OSError
         When the file cannot be written.
 

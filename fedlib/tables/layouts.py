@@ -45,7 +45,7 @@ class Layout:
     names : list of str
         The names of the columns, or their positions.
     n_extra : int
-        The number of separators at the end of each row.
+        The count of separators at the end of each row.
     leading_zeros : mapping of str to str
         By column, a text that begins with 0, such as 007.
     spaced_quotes : bool
@@ -148,9 +148,9 @@ def _split(line: str, separator: str) -> list[str]:
 def _find_separator(lines: Sequence[str]) -> str:
     """Return the separator of lines, or "" for one column.
 
-    A separator is good if the lines have the same number of fields, and if the fields are numbers,
+    A separator is good if the lines have the same count of fields, and if the fields are numbers,
     or texts in which no other separator occurs. If many are not, no other one may divide all
-    lines into the same number of fields.
+    lines into the same count of fields.
     """
     scores = {mark: _score(lines, mark) for mark in (*SEPARATORS, " ")}
     first, *rest = sorted(scores, key=lambda mark: -scores[mark])
@@ -186,12 +186,12 @@ def _score(lines: Sequence[str], separator: str) -> float:
 
 
 def _fits(lines: Sequence[str], separator: str) -> bool:
-    """Return whether all lines have the same number of fields."""
+    """Return whether all lines have the same count of fields."""
     return len({len(_split(line, separator)) for line in lines}) == 1
 
 
 def _usual_width(rows: Sequence[Sequence[str]]) -> int:
-    """Return the most frequent number of fields; ties go to the last row."""
+    """Return the most frequent count of fields; ties go to the last row."""
     return Counter(len(row) for row in reversed(rows)).most_common(1)[0][0]
 
 
@@ -206,7 +206,7 @@ def _is_number(cell: str) -> bool:
 def _find_names(
     rows: Sequence[tuple[int, list[str]]], separator: str, options: ReadOptions
 ) -> tuple[list[str], int]:
-    """Return the names of the columns, and the number of empty fields at the ends of the rows."""
+    """Return the names of the columns, and the count of empty fields at the ends of the rows."""
     (number, first), body = rows[0], [cells for _, cells in rows[1:]]
     width = _usual_width([*body, first] if body else [first])
     usual = [cells for cells in body if len(cells) == width]
@@ -291,7 +291,7 @@ def check_names(
 def _other_width(
     rows: Sequence[tuple[int, Sequence[str]]], width: int, separator: str
 ) -> ValueError:
-    """Return an error for a first line with another number of fields than the rows."""
+    """Return an error for a first line with another count of fields than the rows."""
     number, first = rows[0]
     other = next(line for line, cells in rows if len(cells) == width)
     text = " ".join(first).translate(UNQUOTED)[:40]

@@ -199,7 +199,7 @@ def _split_names(text: str, known: set[str], longest: int) -> list[str]:
     The reading with the fewest unknown names is chosen.
     """
     pieces = text.split(",")
-    # Up to each piece: the number of unknown names, that of such readings, the start of a name.
+    # Up to each piece: the count of unknown names, that of such readings, the start of a name.
     best = [(0, 1, 0)]
     for end in range(1, len(pieces) + 1):
         readings = [(best[end - 1][0] + 1, best[end - 1][1], end - 1)]
@@ -253,7 +253,7 @@ BYTES_PER_VALUE = 8  # of a table in memory, at least
 
 
 def unpacked_limit(packed: int) -> int:
-    """Return how many bytes may be unpacked from this number of bytes.
+    """Return how many bytes may be unpacked from this count of bytes.
 
     Examples
     --------

@@ -307,7 +307,7 @@ def _check_records(path: Path, layout: Layout) -> None:
 
 
 def _records(lines: Iterable[str], separator: str, first: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of each row, and the number of its first line."""
+    """Yield the fields of each row, and the line number of its first line."""
     if separator == " ":
         for number, line in enumerate(lines, first):
             yield number, re.findall(r'"(?:[^"]|"")*"|\S+', line)

@@ -18,7 +18,7 @@ from docutils.frontend import get_default_settings
 from docutils.utils import new_document
 
 from fedlib import HorizontalDBSCAN
-from fedlib.clustering.density.horizontal.messages import CellCounts
+from fedlib.clustering.density.horizontal import CellCounts
 from fedlib.core.messages import registry
 
 ROOT = Path(__file__).parents[2]

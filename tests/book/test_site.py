@@ -31,7 +31,7 @@ IMAGE = re.compile(r"<img\b[^>]*>")
 SEARCHES = {
     "HorizontalDBSCAN": "book/reference/fedlib.HorizontalDBSCAN.html",
     "FederatedXGBClassifier": "book/reference/fedlib.FederatedXGBClassifier.html",
-    "CountCells": "book/reference/fedlib.clustering.density.horizontal.messages.html",
+    "CountCells": "book/reference/fedlib.clustering.density.horizontal.html",
     "split_rows": "book/reference/fedlib.datasets.partition.split_rows.html",
     "TooFewClients": "book/reference/fedlib.core.protocol.TooFewClients.html",
     "PPDBDC": "book/reference/fedlib.PPDBDC.html",

@@ -1,6 +1,6 @@
 """Approximate DBSCAN from counts per cell alone, with a guarantee.
 
-Every client lays the same fine grid over its points and reports the number of its points in each
+Every client lays the same fine grid over its points and reports the count of its points in each
 occupied cell; no position leaves it. The server adds up the counts and clusters the cells. Its
 clusters lie between those of DBSCAN with ``eps`` and with ``eps * (1 + rho)``:
 `fedlib.clustering.density.neighbouring_cells` has the rule and its proof. The server sends the
@@ -40,8 +40,12 @@ from fedlib.clustering.density.cells import (
     label_in_range,
     warn_of_noise,
 )
-from fedlib.clustering.density.horizontal.flow import with_too_many_cells
-from fedlib.clustering.density.horizontal.messages import CellCounts, accept_counts, sum_cells
+from fedlib.clustering.density.horizontal import (
+    CellCounts,
+    accept_counts,
+    sum_cells,
+    with_too_many_cells,
+)
 from fedlib.clustering.density.neighbouring_cells import (
     MAX_CELL,
     MIN_RHO,
@@ -125,7 +129,7 @@ class ApproximateModel(Checked):
     cells : array (n_cells, n_features) of int64
         The occupied cells of all clients, sorted lexicographically.
     counts : array (n_cells,) of int64
-        The number of points in each cell; with noise, it can be below 0.
+        The count of points in each cell; with noise, it can be below 0.
     labels : array (n_cells,) of int64
         The cluster of each core cell, and -1 for the other cells.
     margin : float
@@ -287,7 +291,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
         The occupied cells of all clients, sorted lexicographically. With an epsilon, the core
         cells.
     cell_counts_ : array (n_cells,) of int64
-        The number of points in each cell, with the noise if there is an epsilon.
+        The count of points in each cell, with the noise if there is an epsilon.
     cell_labels_ : array (n_cells,) of int64
         The cluster of each core cell, and -1 for the other cells. Clusters are numbered by their
         first core cell.
@@ -301,7 +305,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     ledger_ : Ledger
         The record of all messages.
     n_features_in_ : int
-        The number of features.
+        The count of features.
     feature_names_in_ : array (n_features,) of str
         The names of the columns; only if the clients' columns have names.
 
@@ -338,7 +342,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
 
     The labels depend neither on how the rows are distributed over the clients nor on the order of
     the clients. The time is O(n_points) per client, plus, at the server, at most O(n_cells / rho)
-    with two features. The number of occupied cells, and the size of the messages, grows with
+    with two features. The count of occupied cells, and the size of the messages, grows with
     ``(1 / rho) ** n_features`` until nearly every point has a cell of its own: with many features,
     a small rho discloses nearly as much as the points rounded to the side of a cell.
 
@@ -347,8 +351,8 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     `fedlib.clustering.density.neighbouring_cells`). With the margin t of the noise and a
     probability of at least 95 %, the core points of a cluster of DBSCAN(eps, min_samples + 2 t) are
     in one span, and the points of a span are core points of one cluster of DBSCAN(3 eps (1 + rho),
-    min_samples). The margin grows with the square root of the number of near cells, so it is
-    smallest for ``rho=1``. It does not grow with the number of points: choose ``min_samples`` well
+    min_samples). The margin grows with the square root of the count of near cells, so it is
+    smallest for ``rho=1``. It does not grow with the count of points: choose ``min_samples`` well
     above it.
 
     False counts cannot be detected: a client that reports a chain of core cells joins the clusters
@@ -388,7 +392,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     min_samples: Annotated[
         PositiveInt,
         """
-        The number of points, of all clients together, within ``eps`` of a core point, including
+        The count of points, of all clients together, within ``eps`` of a core point, including
         the point itself; at least 1.
         """,
     ]
@@ -412,7 +416,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     max_cells: Annotated[
         OptionalPositiveInt,
         """
-        The maximum number of cells that one client may report, at least 1. Without bounds, a client
+        The maximum count of cells that one client may report, at least 1. Without bounds, a client
         that reports more leaves the run, and None means no limit. With bounds, it is at most 2**24,
         with `epsilon` five million unless the sites permit more, and None means 2**22. A grid with
         more cells is refined where there are points, in several exchanges: first the clients count
@@ -451,7 +455,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
         None,
         Kind("int"),
         """
-        The number of threads of the server, at least 1, or -1 for one per core; None means 1. The
+        The count of threads of the server, at least 1, or -1 for one per core; None means 1. The
         result does not depend on it.
         """,
     ] = None

@@ -61,7 +61,7 @@ class CellClusters(Clusterer, ProtectedFederated):
         Raises
         ------
         ValueError
-            When the points are not finite, do not have the number of features of `fit`, or lie too
+            When the points are not finite, do not have the count of features of `fit`, or lie too
             far out for the grid.
         """
         points = self._new_points(X)
@@ -92,21 +92,21 @@ class Grid(NamedTuple):
     low : array (n_features,) of int64
         The first cell.
     shape : array (n_features,) of int64
-        The number of cells along each feature.
+        The count of cells along each feature.
     """
 
     low: Ints
     shape: Ints
 
     def blocks(self, side: int) -> tuple[int, ...]:
-        """Return the number of blocks of ``side`` cells along each feature."""
+        """Return the count of blocks of ``side`` cells along each feature."""
         return tuple(-(-int(n) // side) for n in self.shape)
 
 
 class GridCounts(Message):
-    """The number of a client's points in each block of cells, and outside of the grid."""
+    """The count of a client's points in each block of cells, and outside of the grid."""
 
-    discloses = "the number of points in each cell, or block of cells, occupied or not"
+    discloses = "the count of points in each cell, or block of cells, occupied or not"
     counts: Annotated[np.ndarray, Array("int64", ("blocks",), ge=0, le=2**50)]
     n_outside: Annotated[int, msgspec.Meta(ge=0, le=2**50)]
 
@@ -118,11 +118,11 @@ class CountGrid(Message):
     ----------
     cell_size : float
     low, shape : array (n_features,) of int64
-        The first cell of the grid and the number of cells along each feature.
+        The first cell of the grid and the count of cells along each feature.
     side : int
-        The number of cells along the edge of a block.
+        The count of cells along the edge of a block.
     keys : array (n_keys,) of int64
-        The numbers of the blocks in the lexicographic order of the grid, ascending. Empty: all
+        The indices of the blocks in the lexicographic order of the grid, ascending. Empty: all
         blocks.
     eps, rho : float or None
         The parameters that define the cell size, if it is no parameter itself: so the rules of a
@@ -153,7 +153,7 @@ class CountGrid(Message):
 
     @property
     def n_blocks(self) -> int:
-        """The number of blocks."""
+        """The count of blocks."""
         return len(self.keys) or math.prod(self.grid.blocks(self.side))
 
     def reply_lengths(self) -> dict[str, int]:
@@ -174,9 +174,9 @@ class CountGrid(Message):
 
 
 class NoisyCounts(Message):
-    """The number of a client's points in each cell of a bounded grid, with noise."""
+    """The count of a client's points in each cell of a bounded grid, with noise."""
 
-    discloses = "the number of points in each cell, with noise"
+    discloses = "the count of points in each cell, with noise"
     counts: Annotated[np.ndarray, Array("float64", ("cells",), -NOISY, NOISY)]
 
 
@@ -238,7 +238,7 @@ def check_cell_size(request: CountGrid | CountWithNoise) -> None:
 def bounded_grid(
     limits: Floats, cell_size: float, max_cells: int = MAX_GRID, largest: int = MAX_CELL
 ) -> Grid:
-    """Return the grid that covers bounds: its first cell and the number of cells per feature.
+    """Return the grid that covers bounds: its first cell and the count of cells per feature.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def bounded_grid(
         The lowest and the highest value of each feature; both are within the bounds.
     cell_size : float
     max_cells : int
-        The largest number of cells.
+        The largest count of cells.
     largest : int
         The largest absolute value of a cell's number along a feature.
 
@@ -291,7 +291,7 @@ def count_on_grid(
     cell_size : float
     grid : Grid
     max_blocks : int
-        The maximum number of blocks in one request.
+        The maximum count of blocks in one request.
     aggregation : Aggregation
     eps, rho : float, optional
         The parameters that define the cell size, if there are some.
@@ -346,7 +346,7 @@ class _Checks:
     Parameters
     ----------
     max_blocks : int
-        The largest number of parts of a client's own occupied blocks.
+        The largest count of parts of a client's own occupied blocks.
     """
 
     def __init__(self, max_blocks: int):
@@ -419,7 +419,7 @@ def occupied_cells(grid: Grid, total: GridCounts) -> tuple[Ints, Ints]:
 
 
 def count_in_grid(X: Floats, request: CountGrid) -> GridCounts:
-    """Return the number of points in each block of a request, and outside of the grid.
+    """Return the count of points in each block of a request, and outside of the grid.
 
     Parameters
     ----------
@@ -429,7 +429,7 @@ def count_in_grid(X: Floats, request: CountGrid) -> GridCounts:
     Raises
     ------
     ValueError
-        When the numbers of features differ, or the grid has too many blocks.
+        When the counts of features differ, or the grid has too many blocks.
 
     Examples
     --------
@@ -483,7 +483,7 @@ def _blocks_of(cells: Ints, request: CountGrid) -> Ints:
 
 
 def count_with_noise(X: Floats, request: CountWithNoise, n_shares: int) -> NoisyCounts:
-    """Return the number of points in each cell of a grid, with noise.
+    """Return the count of points in each cell of a grid, with noise.
 
     Parameters
     ----------
@@ -495,7 +495,7 @@ def count_with_noise(X: Floats, request: CountWithNoise, n_shares: int) -> Noisy
     Raises
     ------
     ValueError
-        When the numbers of features differ, or the grid has too many cells. No point can cause it.
+        When the counts of features differ, or the grid has too many cells. No point can cause it.
     """
     grid = CountGrid(request.cell_size, request.low, request.shape)
     counts = count_in_grid(X, grid).counts

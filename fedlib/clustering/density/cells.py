@@ -44,7 +44,7 @@ MANY_FEATURES, MANY_ROWS, MOST_ROWS, HALF = 3, 100, 0.9, 0.5
 
 
 def count_cells(X: Floats, cell_size: float) -> tuple[Ints, Ints]:
-    """Return the occupied cells of points and the number of points in each.
+    """Return the occupied cells of points and the count of points in each.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def warn_of_noise(
 ) -> None:
     """Warn when nearly all rows are in cells without a cluster because of many columns.
 
-    The number of columns is the cause if each of at least three features by itself has half of the
+    The count of columns is the cause if each of at least three features by itself has half of the
     rows in intervals with ``min_samples`` rows, and all features together leave at least nine of
     ten rows in cells without a cluster. Fewer than 100 rows say little. All this follows from the
     cells and counts that the server has.
@@ -200,7 +200,7 @@ def warn_of_noise(
     ----------
     cells : array (n_cells, n_features) of int64
     counts, labels : array (n_cells,) of int64
-        The number of rows and the cluster of each cell, or -1.
+        The count of rows and the cluster of each cell, or -1.
     min_samples : int
     width : int, default=1
         The length of an interval of one feature, in cells.
@@ -336,7 +336,7 @@ def place_points(
     Raises
     ------
     ValueError
-        When the points and cells differ in the number of features, a point's cell lies outside
+        When the points and cells differ in the count of features, a point's cell lies outside
         ±2**62, or ``assign`` or ``adjacency`` is unknown.
 
     Examples

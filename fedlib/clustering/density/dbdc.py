@@ -62,7 +62,7 @@ class LocalModel(Message):
 
     @property
     def n_features(self) -> int:
-        """The number of columns of ``representatives``."""
+        """The count of columns of ``representatives``."""
         return int(self.representatives.shape[1])
 
 
@@ -201,7 +201,7 @@ class DBDC(RepresentativeClustering):
     chain of them joins the clusters of other clients.
 
     The cost is DBSCAN on each client's points and once on all representatives; see
-    `fedlib.clustering.density.engine.dbscan.cluster`. Memory is linear in the number of points.
+    `fedlib.clustering.density.engine.dbscan.cluster`. Memory is linear in the count of points.
 
     Sources: P, §3.1; E. Januzaj, H.-P. Kriegel and M. Pfeifle, "DBDC: Density Based Distributed
     Clustering", EDBT 2004.
@@ -233,7 +233,7 @@ class DBDC(RepresentativeClustering):
     min_samples: Annotated[
         PositiveInt,
         """
-        Minimum number of points of one client in the neighbourhood of a core point, including the
+        Minimum count of points of one client in the neighbourhood of a core point, including the
         point itself; at least 1. If the points of a cluster are spread over many clients, each
         client has fewer of them.
         """,

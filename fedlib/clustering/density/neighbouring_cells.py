@@ -19,7 +19,7 @@ points in total. Near core cells are in one cluster. By 1, the cell of a core po
 is a core cell, and core points within ``eps`` of each other share a cluster. By 2, all points in a
 core cell are core points of DBSCAN(eps * (1 + rho)), and those in near core cells are connected
 there. This is the guarantee of `fedlib.ApproximateDBSCAN`. The factor m covers the rounding of
-``x / side``, which moves an edge of a cell by at most ``2**-13`` of its side while cell numbers are
+``x / side``, which moves an edge of a cell by at most ``2**-13`` of its side while cell indices are
 within ±`MAX_CELL`.
 
 Source: J. Gan and Y. Tao, "DBSCAN revisited: mis-claim, un-fixability, and approximation", SIGMOD
@@ -110,11 +110,11 @@ def label_core_cells(
     cells : array (n_cells, n_features) of int64
         Distinct, sorted lexicographically and within ±`MAX_CELL`.
     counts : array (n_cells,) of int64
-        The number of points in each cell, at least 0.
+        The count of points in each cell, at least 0.
     rho : float
         From `MIN_RHO` to 1. The cells have the side `cell_side`.
     min_samples : int
-        The smallest number of points near a core cell.
+        The smallest count of points near a core cell.
     n_jobs : int, optional
         As in `fedlib.clustering.density.engine.dbscan.cluster`.
 
@@ -126,8 +126,8 @@ def label_core_cells(
     Notes
     -----
     If the rows of near cells are not too many (with two features: if rho is at least 0.0014) and
-    contain several occupied cells each, the time is at most proportional to the number of cells
-    times the number of rows near a cell; cells in dense regions cost less. Otherwise, cells are
+    contain several occupied cells each, the time is at most proportional to the count of cells
+    times the count of rows near a cell; cells in dense regions cost less. Otherwise, cells are
     compared one by one until a cell has enough points, as DBSCAN compares points.
 
     Examples
@@ -215,7 +215,7 @@ def place_near(X: Floats, eps: float, rho: float, cells: Ints, labels: Ints) -> 
     Raises
     ------
     ValueError
-        When the points and cells differ in the number of features, or a cell lies outside
+        When the points and cells differ in the count of features, or a cell lies outside
         ±`fedlib.kernels.grid.MAX_CELL`.
 
     Notes
@@ -309,9 +309,9 @@ def noise_margin(scale: float, privacy: Privacy, n_noises: int, n_sums: int) -> 
     privacy : Privacy
         With ``rho`` the noise is Gaussian, with ``epsilon`` it is Laplace noise.
     n_noises : int
-        The number of noises in each sum.
+        The count of noises in each sum.
     n_sums : int
-        The number of sums.
+        The count of sums.
 
     Notes
     -----
@@ -352,7 +352,7 @@ def find_spans(
     rho : float
         As in `fedlib.clustering.density.neighbouring_cells.label_core_cells`.
     least : float
-        The smallest noisy number of points near a core cell: ``min_samples`` plus the margin.
+        The smallest noisy count of points near a core cell: ``min_samples`` plus the margin.
     n_jobs : int, optional
         As in `fedlib.clustering.density.engine.dbscan.cluster`.
 

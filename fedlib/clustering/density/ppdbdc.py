@@ -1,7 +1,7 @@
 """PPDBDC: every client sends means of its points, with noise if a mean would disclose a point.
 
 As in SDBDC, a client chooses representatives until they cover its points, and the server runs
-DBSCAN on them with the numbers of points covered as weights. Three things differ. The choice is
+DBSCAN on them with the counts of covered points as weights. Three things differ. The choice is
 random. The radius is so small that neighbourhoods need not be enlarged. A client sends the mean of
 the points that a representative covers, not the representative itself, and adds noise to means of
 few points.
@@ -63,7 +63,7 @@ Seed = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]+\Z")]
 
 
 class BlurredRepresentatives(Message):
-    """Means of a client's points, some of them with noise, and the number of points of each."""
+    """Means of a client's points, some of them with noise, and the count of points of each."""
 
     discloses = (
         "roughly where the client's points lie and how dense they are, but none of its points"
@@ -74,7 +74,7 @@ class BlurredRepresentatives(Message):
 
     @property
     def n_features(self) -> int:
-        """The number of columns of ``representatives``."""
+        """The count of columns of ``representatives``."""
         return int(self.representatives.shape[1])
 
 
@@ -253,7 +253,7 @@ class PPDBDC(RepresentativeClustering):
         The representatives of all clients, one client after the other, in the order in which they
         were drawn.
     weights_ : array (n_representatives,) of int64
-        The number of points that each covers.
+        The count of points that each covers.
     representative_labels_ : array (n_representatives,) of int64
         The cluster of each, -1 for noise, numbered by the lexicographically first core
         representative.
@@ -294,7 +294,7 @@ class PPDBDC(RepresentativeClustering):
     False representatives cannot be detected: a chain of them joins the clusters of other clients.
 
     The cost is one search per representative at each client, and DBSCAN on all representatives; see
-    `fedlib.clustering.density.engine.dbscan.cluster`. Memory is linear in the number of points.
+    `fedlib.clustering.density.engine.dbscan.cluster`. Memory is linear in the count of points.
 
     Source: P, §3.3.
 
@@ -322,7 +322,7 @@ class PPDBDC(RepresentativeClustering):
     min_samples: Annotated[
         PositiveInt,
         """
-        Minimum number of points covered by the representatives in the neighbourhood of a core
+        Minimum count of points covered by the representatives in the neighbourhood of a core
         representative, including itself; at least 1.
         """,
     ]
@@ -341,7 +341,7 @@ class PPDBDC(RepresentativeClustering):
         None,
         Interval(Integral, 1, 2**40, closed="both"),
         """
-        Maximum number of representatives of a client, at least 1; by default no limit.
+        Maximum count of representatives of a client, at least 1; by default no limit.
         """,
     ] = None
     noise: Annotated[

@@ -104,7 +104,7 @@ class RepresentativeModel(Checked):
 
     @property
     def n_features(self) -> int:
-        """The number of features."""
+        """The count of features."""
         return int(self.representatives.shape[1])
 
     def clustered(self) -> tuple[Floats, Floats, Ints]:
@@ -173,7 +173,7 @@ class RepresentativeClustering(Clusterer, Federated):
         Raises
         ------
         ValueError
-            When the points are not finite, or their number of features differs from that of `fit`.
+            When the points are not finite, or their count of features differs from that of `fit`.
         sklearn.exceptions.NotFittedError
             When `fit` has not been called.
 
@@ -191,7 +191,7 @@ def gather(replies: Mapping[str, Any], *fields: str) -> list[NDArray[Any]]:
     Raises
     ------
     ValueError
-        When the clients disagree on the number of features or on their names.
+        When the clients disagree on the count of features or on their names.
     """
     agree_on_features(replies)
     return [np.concatenate([getattr(r, field) for r in replies.values()]) for field in fields]
@@ -224,7 +224,7 @@ def cluster_representatives(
     ----------
     representatives : array (n_representatives, n_features) of float64
     weights : array (n_representatives,) of int64
-        The number of points that each represents.
+        The count of points that each represents.
     radii : array (n_representatives,) of float64, or None
         Added to ``eps`` for the neighbourhood of each.
     eps : float

@@ -1,7 +1,7 @@
-"""SDBDC: every client sends some of its points, with the number of points that each represents.
+"""SDBDC: every client sends some of its points, with the count of points that each represents.
 
 A client does not cluster. It chooses representatives, the best one first, until they cover its
-points. It sends each with the number of points that it covers and the distance to the furthest of
+points. It sends each with the count of points that it covers and the distance to the furthest of
 them. The server runs DBSCAN on the representatives, with these numbers as weights and
 neighbourhoods enlarged by these distances. Every client labels its points by the representative
 that covers them.
@@ -48,7 +48,7 @@ class WeightedRepresentatives(Message):
     ``radii`` are the distances to the furthest points covered.
     """
 
-    discloses = "some of a client's points, the number of points near each, and how near they are"
+    discloses = "some of a client's points, the count of points near each, and how near they are"
     representatives: Points
     weights: Weights
     radii: Radii
@@ -56,7 +56,7 @@ class WeightedRepresentatives(Message):
 
     @property
     def n_features(self) -> int:
-        """The number of columns of ``representatives``."""
+        """The count of columns of ``representatives``."""
         return int(self.representatives.shape[1])
 
 
@@ -134,7 +134,7 @@ class SDBDC(RepresentativeClustering):
         The representatives of all clients, one client after the other, in the order in which they
         were chosen.
     weights_ : array (n_representatives,) of int64
-        The number of points that each covers (CovCnt).
+        The count of points that each covers (CovCnt).
     radii_ : array (n_representatives,) of float64
         The distance from each to the furthest of them (CovRad).
     representative_labels_ : array (n_representatives,) of int64
@@ -167,7 +167,7 @@ class SDBDC(RepresentativeClustering):
     DynRep is updated when a point becomes covered, and never computed again from the start. So a
     client's cost is twice that of searching every point's neighbourhood. Neighbourhoods at the
     server are asymmetric: two core representatives are in one cluster when either is in the
-    neighbourhood of the other. Memory is linear in the number of points.
+    neighbourhood of the other. Memory is linear in the count of points.
 
     False representatives cannot be detected: a chain of them joins the clusters of other clients.
 
@@ -201,7 +201,7 @@ class SDBDC(RepresentativeClustering):
     min_samples: Annotated[
         PositiveInt,
         """
-        Minimum number of points covered by the representatives in the neighbourhood of a core
+        Minimum count of points covered by the representatives in the neighbourhood of a core
         representative, including itself; at least 1. As neighbourhoods are enlarged, it should be
         higher than for DBSCAN.
         """,
@@ -212,7 +212,7 @@ class SDBDC(RepresentativeClustering):
         None,
         Interval(Integral, 1, 2**40, closed="both"),
         """
-        Maximum number of representatives of a client, at least 1; by default no limit.
+        Maximum count of representatives of a client, at least 1; by default no limit.
         """,
     ] = None
     coverage: Annotated[

@@ -76,7 +76,7 @@ class Search(NamedTuple):
     fill : callable
         Called with the first row and a bitset of zeros, it sets the bits of the later neighbours.
     gaps : callable or None
-        Called with the first row, the stop and a number of bytes, it returns the block as gaps, or
+        Called with the first row, the stop and a count of bytes, it returns the block as gaps, or
         no bytes if there are more. None if bits are the only result of the search.
     """
 
@@ -176,15 +176,15 @@ Row = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class RowDescription(Message):
-    """The number of rows and a digest of their identifiers ("" if they have none)."""
+    """The count of rows and a digest of their identifiers ("" if they have none)."""
 
-    discloses = "the number of rows, and whether the rows' identifiers are the same everywhere"
+    discloses = "the count of rows, and whether the rows' identifiers are the same everywhere"
     n_rows: Row
     digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 
 
 class DescribeRows(Message):
-    """Report the number of your rows and a digest of their identifiers."""
+    """Report the count of your rows and a digest of their identifiers."""
 
     discloses = "nothing"
     reply = RowDescription
@@ -292,7 +292,7 @@ def vertical_dbscan(eps: float, min_samples: int) -> Flow[RowLabels]:
 
 
 def _agree_on_rows(replies: Replies) -> int:
-    """Return the number of rows on which all clients agree."""
+    """Return the count of rows on which all clients agree."""
     n_rows = agree("the number of rows", {name: r.n_rows for name, r in replies.items()})
     digests = {name: reply.digest for name, reply in replies.items()}
     agree("the rows' identifiers, their order or the key", digests, lambda d: d[:8] or "none")
@@ -300,7 +300,7 @@ def _agree_on_rows(replies: Replies) -> int:
 
 
 def _max_block_rows(n_rows: int) -> int:
-    """Return the number of rows whose neighbours fit into a block."""
+    """Return the count of rows whose neighbours fit into a block."""
     return max(1, 8 * BLOCK_BYTES // max(1, n_rows))
 
 
@@ -335,7 +335,7 @@ class VerticalDBSCANClient(Client):
         required with ``ids``. The server receives only a digest under this key, so it cannot test
         guesses of the identifiers.
     n_jobs : int, optional
-        The number of threads that search for neighbours, at least 1; by default the number of
+        The count of threads that search for neighbours, at least 1; by default the number of
         processors.
 
     Raises
@@ -496,7 +496,7 @@ class VerticalDBSCAN(Clusterer, Federated):
     min_samples: Annotated[
         PositiveInt,
         """
-        The number of neighbours, including the row itself, from which a row is a core row; at
+        The count of neighbours, including the row itself, from which a row is a core row; at
         least 1.
         """,
     ]
@@ -524,7 +524,7 @@ class VerticalDBSCAN(Clusterer, Federated):
         passive : ()
             Must be empty: no client can be passive in this protocol.
         min_clients : int, optional
-            Only the number of clients is accepted: all clients are needed.
+            Only the count of clients is accepted: all clients are needed.
         ids : list of sequences, optional
             The identifiers of each part's rows, compared by their digests.
         journal : path, optional

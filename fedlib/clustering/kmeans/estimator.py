@@ -55,11 +55,11 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         The sum of the squared distances of the points to their nearest centres, over the clients
         that share data and remained to the end. Not a number with `epsilon`.
     n_iter_ : int
-        The number of iterations of the best start. Only for ``"lloyd"``.
+        The count of iterations of the best start. Only for ``"lloyd"``.
     local_centers_ : array (n_centers, n_features)
         The centres that the clients sent, one client after the other. Only for ``"one_shot"``.
     local_counts_ : array (n_centers,) of int64
-        The number of points of each of these centres. Only for ``"one_shot"``.
+        The count of points of each of these centres. Only for ``"one_shot"``.
     labels_ : list of array of int64
         One array per client with the cluster of each point. Only if `fit` received a list.
     model_ : KMeansModel
@@ -67,7 +67,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
     ledger_ : Ledger
         The messages of the run and their sizes.
     n_features_in_ : int
-        The number of features.
+        The count of features.
     feature_names_in_ : array (n_features,) of str
         The names of the columns; only if the clients' columns have names.
 
@@ -92,19 +92,19 @@ class FederatedKMeans(Clusterer, WeightedFederated):
     Notes
     -----
     *Disclosure.* The centre of a cluster of one point is that point, and so is its sum. Neither
-    method hides this: ``(local_counts_ == 1).sum()`` is the number of points disclosed by
+    method hides this: ``(local_counts_ == 1).sum()`` is the count of points disclosed by
     ``"one_shot"``.
 
     With ``secure=True``, the server sees the sums over all clients, whose points are clipped to
     `bounds`. What a row adds is in fixed point: a coordinate of a centre is wrong by at most
     ``n_clients * n_points**2 * 2**-62 * limit / count``, in addition to rounding, where ``limit``
-    is the largest absolute bound of the feature, and ``count`` the number of points of the cluster.
+    is the largest absolute bound of the feature, and ``count`` the count of points of the cluster.
 
     With `epsilon`, the server sees sums and counts with noise instead, also of clusters without
     points, and the guarantee holds for each row of each client.
 
     *Weights.* A row with an integer weight counts like as many equal rows, also for `tol`, where
-    scikit-learn ignores weights. A row of weight 0 gets a label, and shapes nothing. A start is
+    scikit-learn ignores weights. A row of weight 0 gets a label, but has no influence. A start is
     drawn by weight, too. Large weights disclose: the sum of a cluster in which one row has nearly
     all weight is nearly that row. With `secure` or `epsilon`, a weight is clipped to `max_weight`.
     The noise hides a row of this weight, so that rows with small weights cost accuracy.
@@ -122,7 +122,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
     not move; scikit-learn would move it to the farthest point, which would disclose that point. The
     server adds the clients' sums exactly, so the order of the clients does not affect the result,
     and the division of the rows between them affects it only by rounding. All starts are iterated
-    in the same rounds; the size of a message is proportional to the number of starts still active.
+    in the same rounds; the size of a message is proportional to the count of starts still active.
 
     Sources: K, for ``"one_shot"``; S. Lloyd, Least squares quantization in PCM, 1982, for
     ``"lloyd"``.
@@ -159,7 +159,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
     n_clusters: Annotated[
         int,
         Interval(Integral, 1, 2**31, closed="left"),
-        "The number of clusters, at least 1.",
+        "The count of clusters, at least 1.",
     ]
     _: KW_ONLY
     method: Annotated[
@@ -186,15 +186,15 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         int,
         Interval(Integral, 1, 2**31, closed="left"),
         """
-        The number of starts, at least 1. The result is that of the start with the smallest inertia.
-        If `init` is an array, there is one start. For ``"one_shot"``, the number of starts of each
+        The count of starts, at least 1. The result is that of the start with the smallest inertia.
+        If `init` is an array, there is one start. For ``"one_shot"``, the count of starts of each
         k-means.
         """,
     ] = 10
     max_iter: Annotated[
         int,
         Interval(Integral, 1, 2**31, closed="left"),
-        "The maximum number of iterations, at least 1.",
+        "The maximum count of iterations, at least 1.",
     ] = 300
     tol: Annotated[
         NonNegativeFloat,
@@ -215,7 +215,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
     weighted: Annotated[
         Flag,
         """
-        For ``"one_shot"``: whether the server weights each centre by its number of points. K does
+        For ``"one_shot"``: whether the server weights each centre by its count of points. K does
         not.
         """,
     ] = False
@@ -328,7 +328,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         Raises
         ------
         ValueError
-            When the points are not finite or have a different number of features.
+            When the points are not finite or have a different count of features.
         NotFittedError
             When called before `fit`.
         """
@@ -349,7 +349,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         Raises
         ------
         ValueError
-            When the points are not finite or have a different number of features.
+            When the points are not finite or have a different count of features.
         NotFittedError
             When called before `fit`.
 
@@ -378,7 +378,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         Raises
         ------
         ValueError
-            When the points are not finite or have a different number of features, or a weight is
+            When the points are not finite or have a different count of features, or a weight is
             not valid.
         NotFittedError
             When called before `fit`.

@@ -4,7 +4,7 @@ Lloyd's iteration with differential privacy: the sums have noise, and the start 
 
 A row is clipped to the bounds and scaled to [-1, 1], so it changes the sum of one cluster by at
 most 1 per feature, and the count by 1. A weight is clipped to the largest one, as a part of which
-it counts. The start, the number of rounds and the bounds do not depend
+it counts. The start, the count of rounds and the bounds do not depend
 on the data.
 
 Sources: A. Blum, C. Dwork, F. McSherry, K. Nissim, Practical privacy: the SuLQ framework, PODS
@@ -67,7 +67,7 @@ from fedlib.protection.secure.points import (
 )
 from fedlib.protection.sums import NoisySums
 
-GROUPS_PER_CLUSTER = 8  # the maximum number of means that a client sends per cluster
+GROUPS_PER_CLUSTER = 8  # the maximum count of means that a client sends per cluster
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ class KMeansModel(Checked):
     inertia : float
         The sum of the squared distances of the points to their nearest centres.
     n_iter : int or None
-        The number of iterations; None for `one_shot`.
+        The count of iterations; None for `one_shot`.
     local_centres : array (n_local_centres, n_features) or None
         The centres that the clients sent; None for `lloyd`.
     local_counts : array (n_local_centres,) of int64 or None
-        The number of points of each of these centres; None for `lloyd`.
+        The count of points of each of these centres; None for `lloyd`.
     """
 
     centres: Annotated[Floats, Array("float64", ("clusters", "features"))]
@@ -95,7 +95,7 @@ class KMeansModel(Checked):
 
     @property
     def n_features(self) -> int:
-        """The number of features of the points."""
+        """The count of features of the points."""
         return int(self.centres.shape[1])
 
     def place(self, X: Floats) -> Ints:
@@ -108,7 +108,7 @@ class KMeansModel(Checked):
         Raises
         ------
         ValueError
-            When the points have a different number of features.
+            When the points have a different count of features.
         """
         return assign(X, self.centres)[0]
 
@@ -206,7 +206,7 @@ def iterate(
     ------
     ValueError
         When the clients disagree on the features, have no points or only points of weight 0,
-        ``init`` has another number of features, or there are fewer than ``n_clusters`` distinct
+        ``init`` has another count of features, or there are fewer than ``n_clusters`` distinct
         means to draw a start from.
     """
     if aggregation.masked:
@@ -259,7 +259,7 @@ def _sum_clusters(
 
 
 def check_start(init: Floats, n_features: int) -> None:
-    """Raise ValueError when a start has another number of features than the points."""
+    """Raise ValueError when a start has another count of features than the points."""
     if init.shape[1] != n_features:
         raise ValueError(
             f"init must have the {n_features} features of the clients' points, got {init.shape[1]}"
@@ -482,7 +482,7 @@ class SumClustersNoisily(NoisyRequest):
 
     @property
     def n_clusters(self) -> int:
-        """The number of centres."""
+        """The count of centres."""
         return len(self.centres)
 
     def work(self) -> float:
@@ -514,7 +514,7 @@ def sum_noisily(
     Raises
     ------
     ValueError
-        When the points have another number of features.
+        When the points have another count of features.
     """
     scaled, sensitivity = to_unit(X, request.bounds), row_sensitivity(X.shape[1])
     labels, _ = assign(from_unit(scaled, request.bounds), request.centres)
@@ -559,7 +559,7 @@ def private_lloyd(
     Raises
     ------
     ValueError
-        When the clients disagree on the features, or have another number of them.
+        When the clients disagree on the features, or have another count of them.
     """
     sensitivity = row_sensitivity(bounds.shape[1])
     aggregation.scale(sensitivity)  # an epsilon that is too small is refused before any message

@@ -20,7 +20,7 @@ from fedlib.kernels.centres import (
 )
 
 MEAN_ROUNDING = 1e-12  # of the largest coordinate
-GROUP_SIZE = 3  # the minimum number of points behind a mean from which starts are drawn
+GROUP_SIZE = 3  # the minimum count of points behind a mean from which starts are drawn
 
 
 def child_centres(
@@ -57,7 +57,7 @@ def child_centres(
     centres : array (n_centers, n_features)
         The centres after each row of the update has moved its nearest centre.
     counts : array (n_centers,) of int64
-        The number of points of each centre after the update.
+        The count of points of each centre after the update.
 
     Notes
     -----

@@ -31,7 +31,7 @@ Centres = Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_
 
 
 class LocalCentres(Message):
-    """The centres of a client's clusters and the number of points in each."""
+    """The centres of a client's clusters and the count of points in each."""
 
     discloses = "a client's centres and counts; the centre of a cluster of one point is the point"
     grouped_by = "counts"
@@ -43,7 +43,7 @@ class LocalCentres(Message):
 
     @property
     def n_features(self) -> int:
-        """The number of columns of ``centres``."""
+        """The count of columns of ``centres``."""
         return int(self.centres.shape[1])
 
 
@@ -78,14 +78,14 @@ class FindCentres(Message):
 
 
 class GroupMeans(Message):
-    """A client's number of points, their mean and spread, and the means of groups of points.
+    """A client's count of points, their mean and spread, and the means of groups of points.
 
     If the points have weights, the mean and the spread are weighted, and groups have weights. The
     means of groups are not weighted, so that a large weight does not disclose its point.
     """
 
     discloses = (
-        f"a client's number of points, their mean and spread, and means of at least {GROUP_SIZE}"
+        f"a client's count of points, their mean and spread, and means of at least {GROUP_SIZE}"
         " neighbouring points; a mean of equal points is the point; the weight of all points and of"
         " each group"
     )
@@ -100,14 +100,14 @@ class GroupMeans(Message):
 
     @property
     def n_features(self) -> int:
-        """The number of columns of ``means``."""
+        """The count of columns of ``means``."""
         return int(self.means.shape[1])
 
 
 class SummariseGroups(Message):
     """Report the number, mean and spread of your points, and the means of groups of them."""
 
-    discloses = "nothing but the number of groups"
+    discloses = "nothing but the count of groups"
     effortless = ("n_groups",)  # there are at most as many groups as rows
     reply = GroupMeans
     n_groups: Annotated[int, msgspec.Meta(ge=0, le=2**40)]
@@ -176,12 +176,12 @@ class SumClusters(Message):
 
     @property
     def n_clusters(self) -> int:
-        """The number of centres of a start."""
+        """The count of centres of a start."""
         return int(self.centres.shape[1])
 
     @property
     def n_init(self) -> int:
-        """The number of starts."""
+        """The count of starts."""
         return len(self.centres)
 
     def reply_lengths(self) -> dict[str, int]:
@@ -214,7 +214,7 @@ class SumWeightedClusters(SumClusters):
 class SumClippedClusters(SumClusters):
     """Clip your points to bounds, then sum them by their nearest centre."""
 
-    discloses = "the centres, the bounds, and the number of all points"
+    discloses = "the centres, the bounds, and the count of all points"
     effortless = ("n_points",)
     bounds: BoundsArray
     n_points: NumberOfPoints
@@ -234,7 +234,7 @@ class SumClippedClusters(SumClusters):
 class SumClippedWeightedClusters(SumClippedClusters):
     """Clip your points and their weights, then sum the points by their nearest centre."""
 
-    discloses = "the centres, the bounds, the largest weight, and the number of all points"
+    discloses = "the centres, the bounds, the largest weight, and the count of all points"
     effortless = ("n_points",)
     reply = WeightedClusterSums
     max_weight: MaxWeight
@@ -264,7 +264,7 @@ class MeasureInertia(Message):
 
     @property
     def n_clusters(self) -> int:
-        """The number of centres."""
+        """The count of centres."""
         return len(self.centres)
 
 

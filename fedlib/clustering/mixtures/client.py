@@ -69,7 +69,7 @@ class SumClippedResponsibilities(SumResponsibilities):
     """Clip your points to bounds, then sum them by the responsibilities of this mixture."""
 
     discloses = (
-        "the Gaussian mixture of all clients' points so far, the bounds, and the number of all"
+        "the Gaussian mixture of all clients' points so far, the bounds, and the count of all"
         " points"
     )
     effortless = ("n_points",)
@@ -78,7 +78,7 @@ class SumClippedResponsibilities(SumResponsibilities):
 
     @property
     def most(self) -> float:
-        """The number of points for which the points of a client count at most."""
+        """The count of points for which the points of a client count at most."""
         return self.n_points
 
     def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
@@ -105,7 +105,7 @@ class SumClippedWeightedResponsibilities(SumClippedResponsibilities):
 
     discloses = (
         "the Gaussian mixture of all clients' points so far, the bounds, the largest weight, and"
-        " the number of all points"
+        " the count of all points"
     )
     effortless = ("n_points",)
     reply = WeightedResponsibilitySums

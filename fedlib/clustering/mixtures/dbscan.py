@@ -78,7 +78,7 @@ class ClusterMixtures(Message):
 
     @property
     def n_features(self) -> int:
-        """The number of columns of ``means``."""
+        """The count of columns of ``means``."""
         return int(self.means.shape[1])
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class ClusterMixtures(Message):
 class DescribeClusters(Message):
     """Find the clusters of your points and describe each by a mixture."""
 
-    discloses = "eps, min_samples, the number of components, a seed"
+    discloses = "eps, min_samples, the count of components, a seed"
     effortless = ("min_samples", "seed")
     reply = ClusterMixtures
     eps: Eps
@@ -160,7 +160,7 @@ class DrawnModel(Checked):
 
     @property
     def n_features(self) -> int:
-        """The number of features of the points."""
+        """The count of features of the points."""
         return int(self.samples.shape[1])
 
     def place(self, X: Floats) -> Ints:
@@ -169,7 +169,7 @@ class DrawnModel(Checked):
         Raises
         ------
         ValueError
-            When the points have a different number of features.
+            When the points have a different count of features.
         """
         return place_points(X, self.samples[self.core], self.labels[self.core], self.eps)
 
@@ -251,7 +251,7 @@ class GaussianMixtureDBSCAN(Clusterer, Federated):
     ledger_ : Ledger
         The messages of the run and their sizes.
     n_features_in_ : int
-        The number of features.
+        The count of features.
     feature_names_in_ : array (n_features,) of str
         The names of the columns; only if the clients' columns have names.
 
@@ -290,7 +290,7 @@ class GaussianMixtureDBSCAN(Clusterer, Federated):
     clients. ``max_points`` limits how many are drawn.
 
     *Cost.* One request for the mixtures and one message with the result per client. The size of
-    both does not depend on the number of points, except for the drawn core points in the result.
+    both does not depend on the count of points, except for the drawn core points in the result.
 
     Source: F, §5.2.
 
@@ -320,7 +320,7 @@ class GaussianMixtureDBSCAN(Clusterer, Federated):
     min_samples: Annotated[
         PositiveInt,
         """
-        The number of points within ``eps``, including the point itself, that make a core point; at
+        The count of points within ``eps``, including the point itself, that make a core point; at
         least 1.
         """,
     ]
@@ -328,7 +328,7 @@ class GaussianMixtureDBSCAN(Clusterer, Federated):
     n_components: Annotated[
         PositiveInt,
         """
-        The maximum number of Gaussians per cluster of a client, at least 1 (F: 10).
+        The maximum count of Gaussians per cluster of a client, at least 1 (F: 10).
         """,
     ] = 10
     local_min_samples: Annotated[
@@ -341,7 +341,7 @@ class GaussianMixtureDBSCAN(Clusterer, Federated):
         int,
         Interval(Integral, 1, MAX_POINTS, closed="both"),
         """
-        The maximum number of points in all clusters of one client, 1 to 10,000,000. The server
+        The maximum count of points in all clusters of one client, 1 to 10,000,000. The server
         draws as many points, so a client that reports more leaves the run.
         """,
     ] = 1_000_000
@@ -384,7 +384,7 @@ class GaussianMixtureDBSCAN(Clusterer, Federated):
         Raises
         ------
         ValueError
-            When the points are not finite or have a different number of features.
+            When the points are not finite or have a different count of features.
         NotFittedError
             When called before `fit`.
         """
@@ -401,14 +401,14 @@ def describe_cluster(
 ) -> Mixture:
     """Fit a mixture of at most ``n_components`` Gaussians to a cluster's points.
 
-    For the number of components of small clusters see the notes of `GaussianMixtureDBSCAN`.
+    For the count of components of small clusters see the notes of `GaussianMixtureDBSCAN`.
 
     Parameters
     ----------
     X : array (n_points, n_features) of float64
         At least one point.
     n_components : int
-        The maximum number of components, at least 1.
+        The maximum count of components, at least 1.
     eps : float
         The length relative to which variances are regularised, above 0.
     random_state : int
@@ -450,7 +450,7 @@ def describe_cluster(
 def draw_points(mixtures: ClusterMixtures, random_state: Any = None) -> Floats:
     """Draw points from each mixture, as many as its cluster had.
 
-    The number of points from each component is also random, as in scikit-learn's `sample`.
+    The count of points from each component is also random, as in scikit-learn's `sample`.
 
     Parameters
     ----------

@@ -67,7 +67,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
     converged_ : bool
         Whether the rounds stopped by ``tol``.
     n_rounds_ : int
-        The number of rounds.
+        The count of rounds.
     lower_bound_ : float
         The mean log-likelihood of all clients' points at the start of the last round, as in
         scikit-learn.
@@ -80,7 +80,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
     ledger_ : Ledger
         The messages of the run and their sizes.
     n_features_in_ : int
-        The number of features.
+        The count of features.
     feature_names_in_ : array (n_features,) of str
         The names of the columns; only if the clients' columns have names.
 
@@ -109,14 +109,14 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
     Notes
     -----
     *Results.* With ``"em"``, the mixture after each round equals scikit-learn's after the same
-    number of iterations on the pooled points from the same start, up to rounding, for any division
+    count of iterations on the pooled points from the same start, up to rounding, for any division
     of the rows between the clients. Sums are taken about the current means, because second moments
     about the origin lose digits when the means are large. With one client, ``"average"`` is EM on
     that client's points. A component without points keeps its mean and covariance, and its weight
     becomes almost 0.
 
     *Weights.* A part is a table, or ``(X, sample_weight)``. A row with an integer weight counts as
-    so many equal rows in every round; a row of weight 0 gets a label, and shapes nothing. With
+    so many equal rows in every round; a row of weight 0 gets a label, but has no influence. With
     ``"average"``, the mixtures are averaged in proportion to the clients' weights. With `secure` or
     `epsilon`, a weight is clipped to `max_weight`.
 
@@ -126,7 +126,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
 
     *Choices that F leaves open.* F does not state how far a client improves the mixture in a round.
     Here it continues to scikit-learn's default criterion: 100 steps, or a change of the
-    log-likelihood below 1e-3. F runs a fixed number of rounds. A client with fewer points than
+    log-likelihood below 1e-3. F runs a fixed count of rounds. A client with fewer points than
     components, fewer than two, or collinear columns and ``reg_covar=0``, contributes to the
     likelihood but not to the average. If the first mixture at a client would be singular, one
     millionth of the mean variance of its points is added to each variance. The
@@ -176,7 +176,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
     client_class = GaussianMixtureClient
     n_components: Annotated[
         PositiveInt,
-        "The number of components, at least 1.",
+        "The count of components, at least 1.",
     ]
     method: Annotated[
         str,
@@ -224,7 +224,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
     ] = None
     max_rounds: Annotated[
         PositiveInt,
-        "The maximum number of rounds, at least 1.",
+        "The maximum count of rounds, at least 1.",
     ] = 100
     tol: Annotated[
         NonNegativeFloat,
@@ -236,14 +236,14 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
     max_local_iter: Annotated[
         PositiveInt,
         """
-        For ``"average"``: the maximum number of steps of EM at a client in one round, at least 1.
+        For ``"average"``: the maximum count of steps of EM at a client in one round, at least 1.
         The steps also stop by ``tol``.
         """,
     ] = 100
     n_init: Annotated[
         PositiveInt,
         """
-        The number of first mixtures, each fitted by a client that is drawn, at least 1. The result
+        The count of first mixtures, each fitted by a client that is drawn, at least 1. The result
         is that of the largest ``lower_bound_``, as in scikit-learn. Each start takes its own rounds
         and discloses another mixture of a single client. It must be 1 for a complete first mixture,
         and so with ``secure=True``, and with `epsilon`.
@@ -403,7 +403,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
         Raises
         ------
         ValueError
-            When the points are not finite or have a different number of features.
+            When the points are not finite or have a different count of features.
         NotFittedError
             When called before `fit`.
         """
@@ -432,7 +432,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
         Raises
         ------
         ValueError
-            When the points are not finite or have a different number of features.
+            When the points are not finite or have a different count of features.
         NotFittedError
             When called before `fit`.
         """

@@ -72,7 +72,7 @@ class MixtureModel:
 
     @property
     def n_features(self) -> int:
-        """The number of features of the points."""
+        """The count of features of the points."""
         return int(self.mixture.means.shape[1])
 
     def place(self, X: Floats) -> Ints:
@@ -81,7 +81,7 @@ class MixtureModel:
         Raises
         ------
         ValueError
-            When the points have a different number of features.
+            When the points have a different count of features.
         """
         if X.shape[1] != self.n_features:
             raise ValueError(
@@ -95,7 +95,7 @@ class MixtureModel:
         Raises
         ------
         ValueError
-            When the fit has another number of components or kind of covariances.
+            When the fit has another count of components or kind of covariances.
         """
         kind = {"n_components": n_components, "covariance_type": covariance_type}
         own = len(self.mixture.means), self.mixture.covariance_type
@@ -385,7 +385,7 @@ def nearest_means(means: Floats, covariance_type: CovarianceType) -> Mixture:
 
 
 def check_start(start: Start, n_features: int, covariance_type: CovarianceType) -> None:
-    """Raise ValueError when the given parameters have another number of features than the points.
+    """Raise ValueError when the given parameters have another count of features than the points.
 
     Spherical covariances fit any number of features.
     """
@@ -421,7 +421,7 @@ def step_of_em(
 
 
 def average_mixtures(replies: Mapping[str, ImprovedMixture]) -> Mixture:
-    """Return the average of the improved mixtures, weighted by the clients' numbers of points.
+    """Return the average of the improved mixtures, weighted by the clients' counts of points.
 
     Raises
     ------

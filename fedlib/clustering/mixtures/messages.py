@@ -195,7 +195,7 @@ class Mixture(Message):
 
     @property
     def n_components(self) -> int:
-        """The number of components."""
+        """The count of components."""
         return len(self.weights)
 
     def work(self) -> float:
@@ -240,7 +240,7 @@ class IntroducePoints(Message):
     Report also the smallest power of two above all coordinates; None without points.
     """
 
-    discloses = "the number of components"
+    discloses = "the count of components"
     effortless = ("n_components",)  # counted up to the distinct rows
     reply = PointsIntroduction
     n_components: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
@@ -394,7 +394,7 @@ class ImproveWeightedMixture(ImproveMixture):
 
 
 class Likelihood(Message):
-    """A client's number of points, and their log-likelihood."""
+    """A client's count of points, and their log-likelihood."""
 
     discloses = "how many points a client has, and their log-likelihood"
     n_points: Count
@@ -402,7 +402,7 @@ class Likelihood(Message):
 
 
 class MeasureLikelihood(Mixture):
-    """Report the number of your points, and their log-likelihood in this mixture."""
+    """Report the count of your points, and their log-likelihood in this mixture."""
 
     discloses = "the Gaussian mixture of all clients' points"
     reply = Likelihood
@@ -421,7 +421,7 @@ def parameters(mixture: Mixture) -> tuple[Floats, Floats, Floats]:
 
 
 def min_points(n_components: int) -> int:
-    """Return the minimum number of points for a fit: one per component, and at least two."""
+    """Return the minimum count of points for a fit: one per component, and at least two."""
     return max(2, n_components)
 
 

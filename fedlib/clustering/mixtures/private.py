@@ -113,7 +113,7 @@ def sum_responsibilities_noisily(
     Raises
     ------
     ValueError
-        When the points have another number of features.
+        When the points have another count of features.
     LinAlgError
         When a covariance is not positive definite, with and without points.
     """
@@ -147,7 +147,7 @@ def _responsibilities(X: Floats, mixture: Mixture) -> Floats:
 def _rounded_sensitivity(
     n_components: int, n_features: int, covariance_type: CovarianceType
 ) -> Sensitivity:
-    """Return `row_sensitivity`, with the number of entries in all components, for the rounding."""
+    """Return `row_sensitivity`, with the count of entries in all components, for the rounding."""
     one = row_sensitivity(n_features, covariance_type)
     return Sensitivity(one.l1, one.l2, one.n_entries * n_components)
 

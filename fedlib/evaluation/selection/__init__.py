@@ -1,7 +1,7 @@
 """Choosing parameters without seeing the data.
 
 `DensitySuggestion` suggests a radius or a cell size for the density methods, `KMeansSelection` and
-`GaussianMixtureSelection` the number of clusters. `cross_validate_sites` scores an estimator on
+`GaussianMixtureSelection` the count of clusters. `cross_validate_sites` scores an estimator on
 sites that had no part in its fit.
 """
 

@@ -1,4 +1,4 @@
-"""The number of clusters: federated inertia, BIC and AIC for a range of numbers in one run.
+"""The count of clusters: federated inertia, BIC and AIC for a range of numbers in one run.
 
 The server fits one model per number. Then it measures all models on the points of the same clients,
 so that the values can be compared.
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 class GaussianMixtureSelectionClient(GaussianMixtureClient):
     """A client that holds points; for the parameter see `fedlib.core.points.PointsClient`."""
 
-    takes_weights = False  # the criteria need the number of rows
+    takes_weights = False  # the criteria need the count of rows
 
     @handles(MeasureLikelihood)
     def measure_likelihood(self, request: MeasureLikelihood) -> Likelihood:
@@ -125,7 +125,7 @@ class KMeansSelection(Selection):
     model_ : KMeansChoice
         All models with their inertias.
     n_features_in_ : int
-        The number of features.
+        The count of features.
     feature_names_in_ : array (n_features,) of str
         The names of the columns; only if the clients' columns have names.
     ledger_ : Ledger
@@ -138,7 +138,7 @@ class KMeansSelection(Selection):
 
     See Also
     --------
-    GaussianMixtureSelection : the number of components of a mixture, by BIC or AIC.
+    GaussianMixtureSelection : the count of components of a mixture, by BIC or AIC.
     DensitySuggestion : a radius or a cell size for the density methods.
 
     Notes
@@ -147,7 +147,7 @@ class KMeansSelection(Selection):
     rounding. They fall with every further cluster. The knee is the number whose inertia is farthest
     below the line between the first and the last one, so it depends on the range.
 
-    The run consists of one run of Lloyd's iteration per number, and one request per number for the
+    The run consists of one run of Lloyd's iteration per count, and one request per count for the
     inertia. If a client is lost, the remaining ones measure all inertias. For what else lost and
     false clients can do, and for what is disclosed, see `FederatedKMeans`.
 
@@ -168,13 +168,13 @@ class KMeansSelection(Selection):
     max_clusters: Annotated[
         int,
         Interval(Integral, 1, 1000, closed="both"),
-        "The largest number of clusters.",
+        "The largest count of clusters.",
     ] = 10
     _: KW_ONLY
     min_clusters: Annotated[
         int,
         Interval(Integral, 1, 1000, closed="both"),
-        "The smallest number of clusters, at least 1.",
+        "The smallest count of clusters, at least 1.",
     ] = 1
     n_init: Annotated[
         int,
@@ -204,7 +204,7 @@ class KMeansSelection(Selection):
         super()._set_model(model)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per number of clusters, with its inertia.
+        """Return one row per count of clusters, with its inertia.
 
         Raises
         ------
@@ -216,7 +216,7 @@ class KMeansSelection(Selection):
         return pd.DataFrame({"inertia": self.model_.inertias}, index)
 
     def plot(self) -> Figure:
-        """Draw the inertia against the number of clusters, with the knee marked.
+        """Draw the inertia against the count of clusters, with the knee marked.
 
         Raises
         ------
@@ -234,7 +234,7 @@ class GaussianMixtureSelection(Selection):
     Attributes
     ----------
     n_components_ : int
-        The suggested number of components.
+        The suggested count of components.
     best_estimator_ : FederatedGaussianMixture
         The fitted mixture with this number.
     labels_ : list of array of int64
@@ -242,7 +242,7 @@ class GaussianMixtureSelection(Selection):
     model_ : MixtureChoice
         All mixtures with their criteria.
     n_features_in_ : int
-        The number of features.
+        The count of features.
     feature_names_in_ : array (n_features,) of str
         The names of the columns; only if the clients' columns have names.
     ledger_ : Ledger
@@ -261,14 +261,14 @@ class GaussianMixtureSelection(Selection):
 
     See Also
     --------
-    KMeansSelection : the number of clusters of k-means, by the inertia.
+    KMeansSelection : the count of clusters of k-means, by the inertia.
 
     Notes
     -----
     BIC and AIC equal those of scikit-learn on the pooled points for the same mixtures, up to
     rounding. Both add a penalty for each free parameter to minus twice the log-likelihood.
 
-    The run consists of one federated EM per number, and one request per number for the likelihood
+    The run consists of one federated EM per count, and one request per count for the likelihood
     of the last mixture. If a client is lost, the remaining ones measure all likelihoods. For what
     else lost and false clients can do, and for what is disclosed, see `FederatedGaussianMixture`.
 
@@ -290,13 +290,13 @@ class GaussianMixtureSelection(Selection):
     max_components: Annotated[
         int,
         Interval(Integral, 1, 1000, closed="both"),
-        "The largest number of components.",
+        "The largest count of components.",
     ] = 10
     _: KW_ONLY
     min_components: Annotated[
         int,
         Interval(Integral, 1, 1000, closed="both"),
-        "The smallest number of components, at least 1.",
+        "The smallest count of components, at least 1.",
     ] = 1
     criterion: Annotated[
         str,
@@ -361,7 +361,7 @@ class GaussianMixtureSelection(Selection):
         super()._set_model(model)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per number of components, with its BIC and AIC.
+        """Return one row per count of components, with its BIC and AIC.
 
         Raises
         ------
@@ -374,7 +374,7 @@ class GaussianMixtureSelection(Selection):
         return pd.DataFrame({"BIC": model.bic, "AIC": model.aic}, index)
 
     def plot(self) -> Figure:
-        """Draw BIC and AIC against the number of components, with their minima marked.
+        """Draw BIC and AIC against the count of components, with their minima marked.
 
         Raises
         ------

@@ -89,7 +89,7 @@ class DensityCurves(Checked):
     distances : array (n_distances,)
         The distinct k-distances, ascending.
     counts : array (n_distances,) of int64
-        The number of points with each.
+        The count of points with each.
     sizes : array (n_sizes,)
         Sizes of cells, ascending.
     shares : array (n_sizes,)
@@ -137,7 +137,7 @@ def suggest_density(
         raise ValueError("the clients have no points")
     size = coarsest = 2.0 ** max(magnitudes)
     curves: DensityCurves | None = None
-    first: dict[str, int] = {}  # the number of points that each client has counted at first
+    first: dict[str, int] = {}  # the count of points that each client has counted at first
     coarser: dict[str, CellCounts] = {}
     while True:
         replies = yield CountCells(size)
@@ -266,7 +266,7 @@ class DensitySuggestion(Federated):
     model_ : DensityCurves
         Both curves, with their knees.
     n_features_in_ : int
-        The number of features.
+        The count of features.
     feature_names_in_ : array (n_features,) of str
         The names of the columns; only if the clients' columns have names.
     ledger_ : Ledger
@@ -285,7 +285,7 @@ class DensitySuggestion(Federated):
 
     See Also
     --------
-    KMeansSelection, GaussianMixtureSelection : the number of clusters.
+    KMeansSelection, GaussianMixtureSelection : the count of clusters.
 
     Notes
     -----
@@ -334,7 +334,7 @@ class DensitySuggestion(Federated):
         int,
         Interval(Integral, 1, 2**40, closed="both"),
         """
-        The number of other points near a point, at least 1: the k of the k-distance. Use the
+        The count of other points near a point, at least 1: the k of the k-distance. Use the
         ``min_samples`` of the method for which the suggestion is.
         """,
     ]
@@ -377,7 +377,7 @@ class DensitySuggestion(Federated):
         self.n_features_in_ = model.n_features
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the k-distance curve: one row per distance, with its rank and number of points.
+        """Return the k-distance curve: one row per distance, with its rank and count of points.
 
         Raises
         ------

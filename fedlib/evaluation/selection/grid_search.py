@@ -1,9 +1,9 @@
-"""The server flows that choose the number of clusters, and what they return.
+"""The server flows that choose the count of clusters, and what they return.
 
 The k-distances of points, and their fraction in sparse cells, from the counts of cells.
 
 The k-distance of a point is its distance to its k-th nearest other point. The server knows only the
-number of points in each cell.
+count of points in each cell.
 
 The knee of a curve: where it bends most.
 
@@ -47,14 +47,14 @@ STEPS_PER_DOUBLING = 16  # of the cell size, in `sparse_fractions`
 def k_distances(
     cells: Ints, counts: Ints, cell_size: float, min_samples: int
 ) -> tuple[Floats, Ints]:
-    """Return the estimated k-distances of points in ascending order, and the number of points.
+    """Return the estimated k-distances of points in ascending order, and the count of points.
 
     Parameters
     ----------
     cells : array (n_cells, n_features) of int64
         The occupied cells, with coordinates within ±2**53.
     counts : array (n_cells,) of int64
-        The number of points in each; more than ``min_samples`` together.
+        The count of points in each; more than ``min_samples`` together.
     cell_size : float
     min_samples : int
         The k of the k-distance, at least 1.
@@ -65,7 +65,7 @@ def k_distances(
         The distinct distances. Each differs from the k-distance of each of its points by at most
         ``cell_size * sqrt(n_features)``, the diagonal of a cell.
     counts : array (n_distances,) of int64
-        The number of points with each distance.
+        The count of points with each distance.
 
     Notes
     -----
@@ -215,7 +215,7 @@ class MixtureChoice(Checked):
     models : tuple of MixtureModel
         The mixture of each number.
     n_points : int
-        The number of points whose likelihood was measured.
+        The count of points whose likelihood was measured.
     log_likelihoods : array (n_models,)
         The log-likelihood of these points in each mixture.
     bic, aic : array (n_models,)
@@ -288,7 +288,7 @@ def select_mixture(
 
 
 def n_parameters(n_components: int, n_features: int, covariance_type: CovarianceType) -> int:
-    """Return the number of free parameters of a Gaussian mixture.
+    """Return the count of free parameters of a Gaussian mixture.
 
     Examples
     --------

@@ -84,7 +84,7 @@ class GuardedState(WrappedState):
     Attributes
     ----------
     n_rounds, n_bytes : int
-        The number of requests for data that were answered, and the size of all replies.
+        The count of requests for data that were answered, and the size of all replies.
     declined : str
         The rule by which a request was declined; empty if none was.
     entries : tuple
@@ -140,7 +140,7 @@ class GuardedClient(Wrapper[GuardedState]):
     server could otherwise find single values by requests that fail from some value on.
 
     A minimum count does not apply to a reply that describes no rows, nor to one with noise:
-    whether it is sent would depend on the number of rows, without noise. So with a minimum count, a
+    whether it is sent would depend on the count of rows, without noise. So with a minimum count, a
     reply with noise needs a budget, because noise averages out, and a loss of at most
     ``max_epsilon``, because a smaller noise hides no row.
 
@@ -472,7 +472,7 @@ class GuardedClient(Wrapper[GuardedState]):
 
 
 def sizes_of(groups: Ints, weights: Floats | None = None) -> Floats | Ints:
-    """Return the size of each group, as a number of rows of which none has more than its share.
+    """Return the size of each group, as a count of rows of which none has more than its share.
 
     With weights, it is their sum divided by the largest of them, so that a row has at most the
     fraction 1 / size of the weight of its group. The size of a union of groups is at least that of

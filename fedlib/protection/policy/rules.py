@@ -81,7 +81,7 @@ class Rules:
     Attributes
     ----------
     min_clients : int, default=1
-        The least number of clients that the server must have admitted to the run.
+        The least count of clients that the server must have admitted to the run.
     min_count : int, default=1
         The least count of rows in each group of rows that the server can separate. Small cells
         and clusters are left out where the protocol allows it; otherwise the request is declined.
@@ -97,7 +97,7 @@ class Rules:
         large groups may differ by one row, whose values follow from the difference of their sums.
         Boosting needs it: its server chooses by the trees which gradients are summed.
     max_rounds : int, optional
-        The largest number of requests for data that are answered in one run.
+        The largest count of requests for data that are answered in one run.
     max_bytes : int, optional
         The largest size of all replies of one run.
     max_work : int, default=10**8

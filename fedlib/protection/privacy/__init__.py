@@ -9,7 +9,7 @@ less: with k rows, epsilon is up to k times as large.
 
 **Where the noise is.** Without secure sums, each client adds all the noise. With ``secure=True``,
 the server sees only sums, and each client adds a share of the noise. The shares of the smallest
-number of honest clients that a sum can contain
+count of honest clients that a sum can contain
 (`fedlib.protection.secure.identities.honest_survivors`) are enough.
 
 **How a protocol uses it.** It has a request and a reply of their own for noisy sums:
@@ -28,9 +28,9 @@ number of honest clients that a sum can contain
   `fedlib.protection.estimator.ProtectedFederated`, with the `Privacy` of each request. The flow
   calls ``total, clients = yield from aggregation.sum(request)``. What it computes from the totals
   costs nothing.
-- Nothing else may depend on the rows: no start, grid, cut or bin, no number of points, no kind of a
+- Nothing else may depend on the rows: no start, grid, cut or bin, no count of points, no kind of a
   column, and no failure. The handler refuses a request only by what it can check without the rows,
-  such as the number of features, and checks it also if there are no rows. Then it answers for all
+  such as the count of features, and checks it also if there are no rows. Then it answers for all
   rows, and clips what lies outside of the bounds. No sample of the rows is drawn: whether a row is
   in it could depend on the others.
 

@@ -150,9 +150,9 @@ def shares_rho(sensitivity: float, scale: float, n_shares: int, n_values: int) -
     scale : float
         The scale of each noise, in units, at least 0.5.
     n_shares : int
-        The number of noises.
+        The count of noises.
     n_values : int
-        The number of values.
+        The count of values.
 
     Examples
     --------
@@ -230,7 +230,7 @@ def privacy_per_request(epsilon: float, delta: float, n_requests: int) -> Privac
         The guarantee of the run: epsilon is positive and at most 10**6, and delta at least 0 and
         below 1.
     n_requests : int
-        The largest number of requests for data, at least 1. It must not depend on the data.
+        The largest count of requests for data, at least 1. It must not depend on the data.
 
     Raises
     ------

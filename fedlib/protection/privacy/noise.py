@@ -263,7 +263,7 @@ class Sensitivity:
     l1, l2 : float
         The sum of absolute changes, and the square root of the sum of their squares.
     n_entries : int
-        The largest number of entries that one row changes.
+        The largest count of entries that one row changes.
 
     Examples
     --------
@@ -316,10 +316,10 @@ def noise_scale(
     sensitivity : Sensitivity
     privacy : Privacy
     n_shares : int, default=1
-        The number of clients whose noise is certain to be in the revealed sum; more than 1 only in
+        The count of clients whose noise is certain to be in the revealed sum; more than 1 only in
         a secure sum.
     n_values : int, default=1
-        The number of values, if there are shares.
+        The count of values, if there are shares.
 
     Raises
     ------

@@ -16,7 +16,7 @@ its state during a run. In detail:
 - A site answers only one version of each step. It never reveals both kinds of shares of a client.
 - The values for a sum are computed once. If that fails, the server receives `MaskingFailed`, and
   the site answers no further step of the run: its reason would depend on its rows.
-- A site computes the binary digits of fixed point itself, from the limits and the number of rows
+- A site computes the binary digits of fixed point itself, from the limits and the count of rows
   that the request states, and clips each row to these limits. With few digits, a sum would count
   the sites above a threshold. It masks no reply to a request that states none.
 

@@ -195,7 +195,7 @@ class SecureClient(Wrapper[SecureState]):
         )
 
     def enter(self, name: str, n_clients: int | None, run: str = "") -> None:
-        """Note the client's name, the number of clients and the identifier of the run.
+        """Note the client's name, the count of clients and the identifier of the run.
 
         Raises
         ------

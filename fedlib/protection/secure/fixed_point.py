@@ -330,7 +330,7 @@ def _fields(request: Message) -> Iterator[tuple[str, bool, tuple[int, ...]]]:
 
 
 def n_words(request: Message) -> int:
-    """Return the number of words of a reply. The request determines the lengths of all axes."""
+    """Return the count of words of a reply. The request determines the lengths of all axes."""
     return sum(prod(shape) for _, _, shape in _fields(request))
 
 

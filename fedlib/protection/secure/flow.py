@@ -55,11 +55,11 @@ def secure_sum(
         A request whose reply has only numbers and arrays of numbers. Its ``reply_lengths``
         determines the lengths of all axes.
     numbers : iterator of int
-        The numbers of the sums of this run, ``itertools.count(1)``. All sums of a run share it,
-        because a client answers each number once.
+        The identifiers of the sums of this run, ``itertools.count(1)``. All sums share one
+        iterator, because a client answers each identifier once.
     digits : mapping of str to tuple of int, optional
         For each field of floats, the binary digits after the point, as the request states them for
-        the number of clients (`Message.sum_digits`). A site refuses other ones.
+        the count of clients (`Message.sum_digits`). A site refuses other ones.
 
     Raises
     ------

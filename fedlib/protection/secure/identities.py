@@ -403,7 +403,7 @@ class Identity:
 
     @property
     def threshold(self) -> int:
-        """The number of sites without which no sum is revealed."""
+        """The count of sites without which no sum is revealed."""
         return threshold(len(self.public_keys))
 
     @classmethod
@@ -456,7 +456,7 @@ def read_public_keys(path: Path) -> dict[str, bytes]:
 
 
 def threshold(n_clients: int) -> int:
-    """Return the number of clients without which no sum is revealed: more than two thirds of all.
+    """Return the count of clients without which no sum is revealed: more than two thirds of all.
 
     Two sets of this size have more than a third of all clients in common. If fewer than a third
     collude with the server, an honest client is among them, and it signs one list of survivors

@@ -136,7 +136,8 @@ class ConfirmSurvivors(Message):
 class RevealedShares(Message):
     """Shares, in the order in which the clients' boxes were received.
 
-    Of a survivor it is the share of its self mask, of a lost client that of its masking key.
+    For a client that answered, the share belongs to its self mask; for a lost client, to its
+    masking key.
     ``known`` is False where a box could not be opened.
     """
 

@@ -1,7 +1,7 @@
-"""What every secure protocol on points needs first: the features, and the digits of its sums.
+"""Agreement on the features, and the digits of the sums, for secure protocols on points.
 
 Fixed point needs a bound on the values. It follows from the bounds of the features, to which each
-client clips its points, and from the number of all points.
+client clips its points, and from the count of all points.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MaxWeight = Annotated[float, msgspec.Meta(gt=0, le=MAX_WEIGHT)]  # to which weig
 
 
 class Features(Message):
-    """The number of features and their names."""
+    """The count of features and their names."""
 
     discloses = "the number and the names of the features"
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
@@ -45,9 +45,9 @@ class DescribeFeatures(Message):
 
 
 class PointCount(Message):
-    """The number of a client's points."""
+    """The count of a client's points."""
 
-    discloses = "the number of points"
+    discloses = "the count of points"
     n_points: Annotated[int, msgspec.Meta(ge=0, le=MAX_POINTS)]
 
 

@@ -126,7 +126,7 @@ class LeaveOneSiteOut(Federated):
         int,
         Interval(Integral, 1, MAX_BINS, closed="both"),
         """
-        For classes, the number of bins in which probabilities are counted; see
+        For classes, the count of bins in which probabilities are counted; see
         `FederatedEvaluation`.
         """,
     ] = 1000

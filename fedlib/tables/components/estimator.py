@@ -33,7 +33,7 @@ class FederatedPCA(ProtectedFederated):
     components_ : array (n_components, n_features)
         Orthogonal rows of length 1, by falling variance. The largest entry of each is positive.
     explained_variance_ : array (n_components,)
-        The variance along each component, divided by the number of rows less 1.
+        The variance along each component, divided by the count of rows less 1.
     explained_variance_ratio_ : array (n_components,)
         These as fractions of the variance of all features; 0 if all rows are equal.
     intervals_ : dict of str to array (n_components, 2)
@@ -45,14 +45,14 @@ class FederatedPCA(ProtectedFederated):
     mean_ : array (n_features,)
         The mean of all rows.
     n_components_ : int
-        The number of components.
+        The count of components.
     n_samples_ : int
-        The number of rows of all clients; with noise, an estimate.
+        The count of rows of all clients; with noise, an estimate.
     noise_variance_ : float
         The mean variance along the components that are left out, 0 if there are none; NaN if noise
         hides it.
     n_features_in_ : int
-        The number of features.
+        The count of features.
     feature_names_in_ : array (n_features,) of str
         The names of the columns; only if the clients' columns have names.
     model_ : PCAModel
@@ -78,7 +78,7 @@ class FederatedPCA(ProtectedFederated):
     Features of other units have other variances: scale them first, as a pipeline does with
     ``scale="standard"``.
 
-    *Disclosure.* A client discloses its number of rows, its mean and its covariance; of a client
+    *Disclosure.* A client discloses its count of rows, its mean and its covariance; of a client
     with one row, the row. With ``secure=True``, the server sees their sums over all clients, whose
     rows are clipped to the bounds. With `epsilon`, the sums have noise. It grows with the number of
     pairs of features and with the width of the bounds, so narrow bounds give better components.
@@ -110,7 +110,7 @@ class FederatedPCA(ProtectedFederated):
     n_components: Annotated[
         Components,
         """
-        The number of components, at least 1; or, in (0, 1), the fraction of the variance that they
+        The count of components, at least 1; or, in (0, 1), the fraction of the variance that they
         explain at least. By default all.
         """,
     ] = None
@@ -183,7 +183,7 @@ class FederatedPCA(ProtectedFederated):
         Raises
         ------
         ValueError
-            When there is another number of components.
+            When there is another count of components.
         NotFittedError
             When called before `fit`.
         """

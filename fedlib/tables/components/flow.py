@@ -43,10 +43,10 @@ def n_pairs(n_features: int) -> int:
 
 
 class Scatter(Message):
-    """The number of a client's points, and the sums of differences from a centre and products."""
+    """The count of a client's points, and the sums of differences from a centre and products."""
 
     discloses = (
-        "the number of a client's points, and the sums of the features and of their products; of a"
+        "the count of a client's points, and the sums of the features and of their products; of a"
         " single point, the point itself"
     )
     n_points: Annotated[int, msgspec.Meta(ge=0, le=MAX_POINTS)]
@@ -144,7 +144,7 @@ def scatter(X: Floats, request: SumScatter) -> Scatter:
     Raises
     ------
     BadRequest
-        A ValueError: when the points have another number of features.
+        A ValueError: when the points have another count of features.
     """
     if X.shape[1] != len(request.centre):
         raise BadRequest(
@@ -210,7 +210,7 @@ class PCAModel(Checked):
     total_variance : float
         The sum of the variances of all features; NaN if noise hides it.
     n_rows : int
-        The number of rows of all clients; with noise, an estimate.
+        The count of rows of all clients; with noise, an estimate.
     whiten : bool
         Whether transformed rows have variance 1.
     intervals : array (2, n_components, 2)
@@ -228,7 +228,7 @@ class PCAModel(Checked):
 
     @property
     def n_features(self) -> int:
-        """The number of features of the points."""
+        """The count of features of the points."""
         return len(self.mean)
 
     @property
@@ -249,7 +249,7 @@ class PCAModel(Checked):
         Raises
         ------
         ValueError
-            When the points have a different number of features.
+            When the points have a different count of features.
         """
         if X.shape[1] != self.n_features:
             raise ValueError(f"X must have {self.n_features} features, got {X.shape[1]}")
@@ -265,7 +265,7 @@ class PCAModel(Checked):
 def find_scatter(
     aggregation: Aggregation, n_features: int, bounds: Floats | None = None
 ) -> Flow[tuple[int, Floats, Floats, Uncertainty | None]]:
-    """Return the number of rows, their mean and their covariance, from sums over the clients.
+    """Return the count of rows, their mean and their covariance, from sums over the clients.
 
     With noise, the fourth result returns where the true variances lie, from those of the noisy
     covariance; it is None without noise.

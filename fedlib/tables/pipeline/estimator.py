@@ -70,7 +70,7 @@ class FederatedPipeline(Federated):
         The labels of each client's rows. Only if the parts were given to `fit`, and the protocol
         has labels.
     n_features_in_ : int
-        The number of columns of the raw tables.
+        The count of columns of the raw tables.
     feature_names_in_ : array (n_columns,) of str
         The names of the raw columns. Only if they have names.
     ledger_ : Ledger
@@ -97,9 +97,9 @@ class FederatedPipeline(Federated):
     most 8. On a transport that rebuilds the client for each request, the table is transformed each
     time.
 
-    *Weights.* A row of weight 0 gets a label and shapes nothing: the scales, the values for gaps,
-    the categories and the components do not depend on the row. All other rows count alike in them,
-    whatever their weights are.
+    *Weights.* A row of weight 0 gets a label, but has no influence: the scales, the values for
+    gaps, the categories and the components do not depend on the row. All other rows count alike in
+    them, whatever their weights are.
 
     *Unusual columns.* A constant column becomes 0. A column without values at some clients is
     filled like any gap; one without values at all clients is an error. Numbers that are codes
@@ -178,7 +178,7 @@ class FederatedPipeline(Federated):
     pca: Annotated[
         Components,
         """
-        The number of principal components that replace the columns, after they are scaled and
+        The count of principal components that replace the columns, after they are scaled and
         encoded, or in (0, 1) the fraction of the variance that they explain at least; see
         `FederatedPCA`. The components are called pca0, pca1 and so on. By default, the columns
         stay.
@@ -240,7 +240,7 @@ class FederatedPipeline(Federated):
         int,
         Interval(Integral, 1, 2**40, closed="both"),
         """
-        The maximum number of categories of a column, at least 1. A client with more leaves the run.
+        The maximum count of categories of a column, at least 1. A client with more leaves the run.
         """,
     ] = 1000
     min_category_count: Annotated[

@@ -94,7 +94,7 @@ class Preprocess(Message):
     centre, spread : array (n_columns,)
         A number x becomes ``(x - centre) / spread``.
     lengths : array (n_columns,) of int64
-        The number of categories of each column.
+        The count of categories of each column.
     categories : tuple of str
         The categories of all columns, one column after the other.
     unknown : {"ignore", "error"}
@@ -132,17 +132,17 @@ class Preprocess(Message):
 
     @property
     def n_features(self) -> int:
-        """The number of columns of the raw table."""
+        """The count of columns of the raw table."""
         return len(self.kinds)
 
     @property
     def n_columns(self) -> int:
-        """The number of columns of numbers, one per number and category."""
+        """The count of columns of numbers, one per number and category."""
         return int((self.kinds != TEXT).sum()) + len(self.categories)
 
     @property
     def n_new(self) -> int:
-        """The number of columns after preprocessing."""
+        """The count of columns after preprocessing."""
         return self.n_columns
 
     def transform(self, table: RawTable) -> tuple[Any, Bools]:
@@ -174,7 +174,8 @@ class Preprocess(Message):
     def transform_usable(self, table: RawTable) -> Transformed:
         """Transform the rows that can be transformed.
 
-        The others contain text instead of a number, or an unknown category that must not be.
+        Rows are left out if they contain text in a column of numbers, or a category that is
+        unknown and not permitted.
 
         Raises
         ------
@@ -303,7 +304,7 @@ class PreprocessAndProject(Preprocess):
 
     @property
     def n_new(self) -> int:
-        """The number of components."""
+        """The count of components."""
         return len(self.components)
 
     def marks(self, table: RawTable) -> Floats:

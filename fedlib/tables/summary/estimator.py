@@ -52,7 +52,7 @@ class FederatedSummary(WeightedFederated):
     model_ : TableSummary
         All statistics.
     categories_ : dict of str to Series
-        The number of rows with each category, for every column of text, without those withheld.
+        The count of rows with each category, for every column of text, without those withheld.
     intervals_ : dict of str to array (n_columns, 2)
         With `epsilon`, the ends of the intervals that contain the true ``"count"``, ``"missing"``
         (the count of gaps), ``"mean"`` and ``"std"`` with a probability of 99%. A mean or a
@@ -61,7 +61,7 @@ class FederatedSummary(WeightedFederated):
         With `epsilon`, the largest error of a count in a bin or of a category, with a probability
         of 99%. Such a count is cut at 0; with weights, it is a part of `max_weight`.
     n_features_in_ : int
-        The number of columns.
+        The count of columns.
     feature_names_in_ : array (n_features,) of str
         The names of the columns; only if the clients' columns have names.
     ledger_ : Ledger
@@ -149,7 +149,7 @@ class FederatedSummary(WeightedFederated):
         int,
         Interval(Integral, 0, MAX_BINS, closed="both"),
         """
-        The number of bins of the histograms, in 0..65536; 0 for no histograms.
+        The count of bins of the histograms, in 0..65536; 0 for no histograms.
         """,
     ] = 10
     categorical: Annotated[
@@ -167,7 +167,7 @@ class FederatedSummary(WeightedFederated):
         int,
         Interval(Integral, 1, 2**40, closed="both"),
         """
-        The maximum number of categories of a column, at least 1. A client with more leaves the run.
+        The maximum count of categories of a column, at least 1. A client with more leaves the run.
         """,
     ] = 1000
     min_category_count: Annotated[
@@ -310,7 +310,7 @@ class FederatedSummary(WeightedFederated):
         DataFrame
             With the columns ``content`` (numbers, text or nothing), ``count``, ``missing``,
             ``mean``, ``std``, ``min``, the quantiles, ``max``, ``categories`` (their number),
-            ``top`` (the most frequent one) and ``other`` (the number of values whose categories
+            ``top`` (the most frequent one) and ``other`` (the count of values whose categories
             are withheld). With `epsilon`, the ends of the intervals of ``count``, ``missing``,
             ``mean`` and ``std`` follow; ``count`` and ``missing`` can be negative, so that their
             means over many runs are right, and ``top`` is None unless its count is above all others

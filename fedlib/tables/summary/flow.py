@@ -67,7 +67,7 @@ def find_quantiles(
     A quantile lies between two values of neighbouring ranks. For each rank, the search narrows an
     interval: every round divides it into 256 parts, counts the values in each, and continues with
     the part that contains the rank. It ends when the interval contains a single number, or at most
-    ``rank_error`` times the number of values.
+    ``rank_error`` times the count of values.
     """
     counts = np.sum([reply.counts for reply in described.values()], axis=0)
     places = {
@@ -163,9 +163,9 @@ class TableSummary(Checked):
     kinds : array (n_columns,) of uint8
         0 for numbers, 1 for text, 2 for a column without values.
     n_rows : int
-        The number of rows of all clients.
+        The count of rows of all clients.
     counts : array (n_columns,) of int64
-        The number of values.
+        The count of values.
     means, variances : array (n_columns,)
         NaN for columns of text. Variances are divided by ``counts - 1``.
     minima, maxima : array (n_columns,)
@@ -173,17 +173,17 @@ class TableSummary(Checked):
     fractions : array (n_quantiles,)
         The fractions of the quantiles.
     quantiles, rank_errors : array (n_quantiles, n_columns)
-        The quantiles, and the largest possible error of their ranks, as a number of rows.
+        The quantiles, and the largest possible error of their ranks, as a count of rows.
     edges : array (n_columns, n_bins + 1)
         The edges of the histograms.
     histograms : array (n_columns, n_bins) of int64, or of float64 with weights
-        The number of values in each bin, or their weight; the last bin contains its right edge.
+        The count of values in each bin, or their weight; the last bin contains its right edge.
     categories : tuple of tuple of str
         The categories of each column, sorted; none for numbers.
     category_counts : tuple of array (n_categories,) of int64
-        The number of rows with each category.
+        The count of rows with each category.
     category_others : array (n_columns,) of int64
-        The number of values whose categories clients have withheld.
+        The count of values whose categories clients have withheld.
     weights : array (n_columns,) or None
         The sum of the weights of the values, if the rows have weights; NaN for columns of text.
     intervals : array (4, n_columns, 2)
@@ -396,7 +396,7 @@ def find_categories(
 ) -> Flow[tuple[tuple[tuple[str, ...], ...], tuple[Ints, ...], Ints]]:
     """Return the sorted categories of each column and their counts; none for all other columns.
 
-    The third array (n_columns,) has the numbers of values whose categories are withheld, which are
+    The third array (n_columns,) has the counts of values whose categories are withheld, which are
     those with fewer than ``min_count`` rows at a client.
 
     Raises

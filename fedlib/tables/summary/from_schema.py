@@ -45,16 +45,16 @@ UNLIMITED = 1e100
 
 
 class ValueCounts(Message):
-    """The number of a client's rows, and the number of values of each column."""
+    """The count of a client's rows, and the count of values of each column."""
 
-    discloses = "a client's number of rows, and the number of gaps in each column"
+    discloses = "a client's count of rows, and the count of gaps in each column"
     n_rows: Count
     counts: ColumnCounts
     features: FeatureNames = ()
 
     @property
     def n_features(self) -> int:
-        """The number of columns."""
+        """The count of columns."""
         return len(self.counts)
 
 
@@ -73,7 +73,7 @@ class CountValues(TableRequest):
 class KnownCategoryCounts(Message):
     """The numbers of rows with each of the requested categories, 0 for those withheld."""
 
-    discloses = "the number of a client's rows with each category of the schema, 0 if it is rare"
+    discloses = "the count of a client's rows with each category of the schema, 0 if it is rare"
     counts: Annotated[np.ndarray, Array("int64", ("categories",), ge=0, le=MAX_ROWS)]
 
 
@@ -142,7 +142,7 @@ def chosen_numbers(table: RawTable, columns: Ints) -> Floats:
 def count_known(
     table: RawTable, columns: Ints, categories: Sequence[Sequence[str]], min_count: int
 ) -> list[Ints]:
-    """Return the number of rows with each category of each column, 0 for fewer than ``min_count``.
+    """Return the count of rows with each category of each column, 0 for fewer than ``min_count``.
 
     Other texts do not count.
 
@@ -256,7 +256,7 @@ class AgreedTable(NamedTuple):
         return everything
 
     def others(self, counts: Ints, category_counts: Sequence[Ints]) -> Ints:
-        """Return the number of texts (n_columns,) without a counted category."""
+        """Return the count of texts (n_columns,) without a counted category."""
         known = np.array([int(one.sum()) for one in category_counts], np.int64)
         return np.where(self.kinds == TEXT, np.maximum(counts - known, 0), 0)
 
@@ -267,7 +267,7 @@ class AgreedTable(NamedTuple):
 
 
 def count_all(view: TableView, agreed: AgreedTable) -> Flow[Replies]:
-    """Ask for the number of values; return the replies of the clients with the agreed columns."""
+    """Ask for the count of values; return the replies of the clients with the agreed columns."""
     aggregation = Aggregation()
     aggregation.features = agreed.names
     replies = yield from aggregation.describe(CountValues(*view))
@@ -279,7 +279,7 @@ def count_all(view: TableView, agreed: AgreedTable) -> Flow[Replies]:
 def count_categories(
     view: TableView, described: Replies, agreed: AgreedTable, min_count: int
 ) -> Flow[tuple[Ints, ...]]:
-    """Ask the described clients for the number of rows with each category; return the totals."""
+    """Ask the described clients for the count of rows with each category; return the totals."""
     request = agreed.request(view, min_count)
     if not request.categories:
         return agreed.by_column(np.empty(0, np.int64))
@@ -307,7 +307,7 @@ def sum_between(
     ----------
     view : TableView
     n_columns : int
-        The number of all columns.
+        The count of all columns.
     numbers : array (n_chosen,) of int64
         The columns to add up.
     limits : array (2, n_chosen)

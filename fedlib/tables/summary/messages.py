@@ -63,7 +63,7 @@ def from_key(key: int) -> float:
 
 
 def count_keys(keys: Words, low: int, high: int, n_bins: int) -> Ints:
-    """Return the number of keys in each of ``n_bins`` parts of an interval.
+    """Return the count of keys in each of ``n_bins`` parts of an interval.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def count_keys(keys: Words, low: int, high: int, n_bins: int) -> Ints:
     low, high : int
         The ends of the interval; both belong to it.
     n_bins : int
-        The number of parts, at least 1. Parts beyond ``high`` are empty.
+        The count of parts, at least 1. Parts beyond ``high`` are empty.
 
     Examples
     --------
@@ -147,9 +147,9 @@ class TableView(NamedTuple):
 
 
 class ColumnDescription(Message):
-    """The number of a client's rows, and the kind and number of values of each column."""
+    """The count of a client's rows, and the kind and count of values of each column."""
 
-    discloses = "a client's number of rows, its columns and the number of gaps in each"
+    discloses = "a client's count of rows, its columns and the count of gaps in each"
     n_rows: Count
     kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=EMPTY)]
     counts: ColumnCounts
@@ -157,7 +157,7 @@ class ColumnDescription(Message):
 
     @property
     def n_features(self) -> int:
-        """The number of columns."""
+        """The count of columns."""
         return len(self.kinds)
 
 
@@ -189,9 +189,9 @@ class DescribeColumns(TableRequest):
 
 
 class ColumnSums(Message):
-    """The number of rows and values, and sums of some columns about their centres."""
+    """The count of rows and values, and sums of some columns about their centres."""
 
-    discloses = "the number of rows and values, and the sums of values and of their squares"
+    discloses = "the count of rows and values, and the sums of values and of their squares"
     n_rows: Count
     counts: ColumnCounts
     sums: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_SQUARES, MAX_SQUARES)]
@@ -220,7 +220,7 @@ class SumClippedColumns(SumColumns):
     The sums do not depend on the units of the columns, so that all have the same digits.
     """
 
-    discloses = "the limits of the columns, and the number of rows and the means of all clients"
+    discloses = "the limits of the columns, and the count of rows and the means of all clients"
     effortless = ("n_rows",)
     limits: Annotated[np.ndarray, TwoRows("float64", ("ends", "chosen"), -MAX_BOUND, MAX_BOUND)]
     n_rows: NumberOfPoints
@@ -299,10 +299,10 @@ class FindExtremes(TableRequest):
 
 
 class BinCounts(Message):
-    """The number of a client's values in each part of each interval."""
+    """The count of a client's values in each part of each interval."""
 
     discloses = (
-        "the number of a client's values in each part of each interval; a part with one value"
+        "the count of a client's values in each part of each interval; a part with one value"
         " encloses the value of one row"
     )
     counts: Annotated[np.ndarray, Array("int64", ("intervals", "bins"), ge=0, le=MAX_ROWS)]
@@ -350,7 +350,7 @@ class CountBins(TableRequest):
 class CategoryCounts(Message):
     """The categories of the columns of text, one column after the other, and their counts.
 
-    ``others`` are the numbers of values of each column whose categories are withheld.
+    ``others`` are the counts of values of each column whose categories are withheld.
     """
 
     discloses = (
@@ -433,9 +433,9 @@ class Columns(NamedTuple):
     kinds : array (n_columns,) of uint8
         `NUMBER`, `TEXT` or `EMPTY` for each column.
     n_rows : int
-        The number of rows.
+        The count of rows.
     counts : array (n_columns,) of int64
-        The number of values.
+        The count of values.
     """
 
     names: tuple[str, ...]

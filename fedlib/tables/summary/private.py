@@ -1,9 +1,9 @@
 """Summaries of clipped rows: all sums of a row are bounded, so that they can have masks and noise.
 
 With noise, one request asks for all sums. A value is clipped to the bounds of its column and scaled
-to [-1, 1]. Then a row changes the number of rows by 1, and for each column at most the number of
+to [-1, 1]. Then a row changes the count of rows by 1, and for each column at most the number of
 values, the sum, the sum of squares and the count of one bin, each by at most 1; and for each column
-of text the number of rows of one category.
+of text the count of rows of one category.
 
 With weights, one request does so for all kinds of sums. A weight is clipped to the largest one and
 divided by it. A row also changes the weight of the values of a column, by at most 1, and adds to
@@ -62,7 +62,7 @@ ROUNDING = 1e-9  # relative, of the sums of an honest client
 class NoisyColumnSums(Message):
     """Sums over a client's rows, with noise.
 
-    The number of rows, then for each column the number of values, the sum and the sum of squares of
+    The count of rows, then for each column the count of values, the sum and the sum of squares of
     the scaled values, and the counts of the bins.
     """
 
@@ -95,7 +95,7 @@ class SumChosenColumnsNoisily(SumColumnsNoisily):
 
 
 class SumAgreedColumnsNoisily(SumChosenColumnsNoisily):
-    """Do this, count your rows with given categories of other columns, and add noise."""
+    """Sum the chosen columns, count the rows of each given category, and add noise."""
 
     discloses = "the bounds of the columns, and the categories of the schema"
     texts: Annotated[np.ndarray, Array("int64", ("texts",), ge=0, below=OF_CLIENT)]
@@ -136,7 +136,7 @@ def sum_columns_noisily(
     Raises
     ------
     ValueError
-        When the table has another number of columns. No row can cause it.
+        When the table has another count of columns. No row can cause it.
     """
     n_bins, sensitivity = request.n_bins, request.sensitivity()
     columns = getattr(request, "columns", np.arange(table.shape[1]))
@@ -155,7 +155,7 @@ def sum_columns_noisily(
 
 
 def _bin_counts(scaled: Floats, n_bins: int) -> Ints:
-    """Return the number of scaled values in each of ``n_bins`` bins, which may be none."""
+    """Return the count of scaled values in each of ``n_bins`` bins, which may be none."""
     if not n_bins:
         return np.zeros(0, np.int64)
     bins = np.minimum(((scaled + 1) / 2 * n_bins).astype(np.int64), n_bins - 1)
@@ -242,7 +242,7 @@ def sum_weighted_columns(
     Raises
     ------
     ValueError
-        When the table has another number of columns. No row can cause it.
+        When the table has another count of columns. No row can cause it.
     """
     weight = np.ones(len(table)) if weight is None else weight
     weight = clip_weights(weight, request.max_weight)

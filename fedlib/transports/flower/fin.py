@@ -30,7 +30,7 @@ class FINResult(Result):
     ledger : Ledger
         The ledger of the run.
     train_metrics_clientapp : dict of int to MetricRecord
-        For each step of the flow, the number of messages and of bytes that were sent.
+        For each step of the flow, the count of messages and of bytes that were sent.
     """
 
     model: Any = None
@@ -52,7 +52,7 @@ class FIN(Strategy):
     n_clients : int
         As in `Flower`.
     min_clients : int, optional
-        The number of clients that must remain until the end; by default all.
+        The count of clients that must remain until the end; by default all.
     join_timeout : float, default=600
         As in `Flower`, in seconds.
 
@@ -133,7 +133,7 @@ class FIN(Strategy):
 
 
 def _metrics(ledger: Ledger) -> dict[int, MetricRecord]:
-    """Return the number of messages and of bytes per step."""
+    """Return the count of messages and of bytes per step."""
     metrics: dict[int, MetricRecord] = {}
     for entry in ledger:
         step = metrics.setdefault(entry.step, MetricRecord({"messages": 0, "bytes": 0}))

@@ -33,7 +33,7 @@ class LocalFlowerGrid(Grid):
     app : ClientApp
         The app that the nodes run.
     n_nodes : int
-        The number of nodes; their partitions are 0..n_nodes - 1.
+        The count of nodes; their partitions are 0..n_nodes - 1.
     run_config : mapping, optional
         The configuration of the run.
 
@@ -180,7 +180,7 @@ class Flower:
     grid : flwr.serverapp.Grid
         The grid that a ServerApp's main function receives.
     n_clients : int
-        The number of nodes that take part, at least 1: those whose ``partition-id`` is in
+        The count of nodes that take part, at least 1: those whose ``partition-id`` is in
         0..n_clients - 1. All others are left out, with a warning.
     join_timeout : float, default=600
         The time, in seconds, to wait for the nodes; positive. The clients of nodes that are absent

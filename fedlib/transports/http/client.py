@@ -238,7 +238,7 @@ class LimitedTransport(httpx.HTTPTransport):
 
 
 class LimitedStream(httpx.SyncByteStream):
-    """The body of an answer, up to a number of bytes."""
+    """The body of an answer, up to a count of bytes."""
 
     def __init__(self, stream: httpx.SyncByteStream, url: str, limit: int):
         self.stream, self.url, self.limit = stream, url, limit

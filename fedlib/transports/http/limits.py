@@ -61,7 +61,7 @@ class Limits:
         float | None,
         Interval(Real, 0, None, closed="right"),
         None,
-        """The maximum number of seconds for joining and the run together. After them, all clients
+        """The maximum count of seconds for joining and the run together. After them, all clients
         whose replies are missing are lost (TimedOut).""",
     ] = None
     max_bytes: Annotated[
@@ -88,12 +88,12 @@ class Limits:
     ] = 10_000.0
     max_strangers: Annotated[
         PositiveInt,
-        """The maximum number of strangers, in addition to one per client. When there are more, the
+        """The maximum count of strangers, in addition to one per client. When there are more, the
         oldest is closed.""",
     ] = 128
     max_per_address: Annotated[
         PositiveInt,
-        "The maximum number of strangers with the same address, in addition to one per client.",
+        "The maximum count of strangers with the same address, in addition to one per client.",
     ] = 64
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]]

@@ -79,7 +79,7 @@ class SessionService:
     ledger : Ledger or None
         The ledger of the current run. It contains the clients whose replies the run has rejected.
     exchanges : int
-        The number of exchanges that have ended.
+        The count of exchanges that have ended.
     seconds : float
         How long they took together, without the time before the first request was sent.
     """
@@ -268,7 +268,7 @@ class SessionService:
             self._condition = None
 
     def resume(self, numbers: Mapping[str, int]) -> None:
-        """Continue a run in which each client has answered this number of requests."""
+        """Continue a run in which each client has answered this count of requests."""
         self._note_rejected()
         self.sessions.resume(numbers)
 

@@ -184,9 +184,9 @@ class Session:
     since : float or None
         When the process joined or left, or the client was lost; None if this is not known.
     calls : int
-        The number of calls in progress.
+        The count of calls in progress.
     held : int
-        The number of calls of the present process that the server holds.
+        The count of calls of the present process that the server holds.
     links : set of int
         The open connections of the present process.
     number : int

@@ -73,11 +73,11 @@ class Sessions:
 
     @property
     def n_present(self) -> int:
-        """The number of clients with a process present."""
+        """The count of clients with a process present."""
         return sum(bool(session.process) for session in self.by_name.values())
 
     def resume(self, numbers: Mapping[str, int]) -> None:
-        """Continue a run in which each client has answered this number of requests."""
+        """Continue a run in which each client has answered this count of requests."""
         for name, number in numbers.items():
             self[name].number = number
             if number:

@@ -136,7 +136,7 @@ class Traffic:
         self._ledger, self._n_counted = ledger, 0
         self.step, self.request = 0, ""
         self.to_clients = self.from_clients = 0
-        # The number of messages and their size, for the last steps.
+        # The count of messages and their size, for the last steps.
         self._lines: dict[tuple[int, bool, str, str], list[int]] = {}
 
     @property
@@ -190,9 +190,9 @@ class Status:
     clients : sequence of ClientStatus
         If there are more than 100, only 100: first those that are lost, away, expected or working.
     states : mapping of str to int
-        The number of clients in each state.
+        The count of clients in each state.
     joined : int
-        The number of clients that are present.
+        The count of clients that are present.
     opened : bool
         Whether the run has stopped waiting for clients to join.
     step : int
@@ -223,12 +223,12 @@ class Status:
 
     @property
     def n_clients(self) -> int:
-        """The number of clients."""
+        """The count of clients."""
         return sum(self.states.values())
 
     @property
     def others(self) -> dict[str, int]:
-        """The number of clients in each state that ``clients`` leaves out."""
+        """The count of clients in each state that ``clients`` leaves out."""
         described = Counter(client.state for client in self.clients)
         left = {state: n - described[state] for state, n in self.states.items()}
         return {state: n for state, n in left.items() if n}
@@ -251,7 +251,7 @@ class Status:
 
 
 def size(n_bytes: int) -> str:
-    """Return a number of bytes in a suitable unit.
+    """Return a count of bytes in a suitable unit.
 
     Examples
     --------

@@ -169,7 +169,7 @@ class Welcome(msgspec.Struct):
     heartbeat : float
         Seconds between two heartbeats.
     n_clients : int
-        The number of clients that may take part; 0 if it is not known.
+        The count of clients that may take part; 0 if it is not known.
     schema : str
         The schema of the study in JSON, so that a site can compare its own; empty if the run has
         none, or a large one.

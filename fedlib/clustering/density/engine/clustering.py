@@ -142,7 +142,7 @@ class OnGrid(Clustering[GridIndex]):
             # A single row is in C order, too, and all kernels would be compiled for it.
             "points": np.empty((max(n, 2), d), order="F"),
             "rows": np.empty(0, self.index.order.dtype),
-            "axes": tuple(range(d)),  # kernels are compiled for each number of features
+            "axes": tuple(range(d)),  # kernels are compiled for each count of features
             "box": box,
             "boxes": boxes,
         }

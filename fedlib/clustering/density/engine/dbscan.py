@@ -1,4 +1,4 @@
-"""DBSCAN with point weights and individual radii, in memory linear in the number of points.
+"""DBSCAN with point weights and individual radii, in memory linear in the count of points.
 
 The points are sorted into cells so that any two points of a cell are neighbours of each other. So
 all core points of a cell are in one cluster, and a cell of enough weight has core points only. Only
@@ -86,7 +86,7 @@ def cluster(
     radii : float or array-like (n_points,), optional
         Added to ``eps`` for the neighbourhood of each point, at least 0; by default 0.
     n_jobs : int, optional
-        Number of threads, at least 1, or -1 for one per core; by default 1. The result does not
+        Count of threads, at least 1, or -1 for one per core; by default 1. The result does not
         depend on it.
 
     Returns
@@ -117,13 +117,13 @@ def cluster(
     The result is the same for any order of the rows if the weights are integers whose sum is below
     2**53, or if no sum is within rounding of ``min_samples``.
 
-    Memory is linear in the number of points. Without weights and radii, many points need less than
+    Memory is linear in the count of points. Without weights and radii, many points need less than
     60 bytes each beyond the data with up to ten features. Weights and radii add 8 to 16. ``X`` is
     copied unless it is an array of float64 in C order.
 
     Sorting the points into cells takes time linear in their number with a grid and O(n log n) with
-    a tree. After that, the time depends on the number of points in neighbouring cells, and rises
-    with the number of features.
+    a tree. After that, the time depends on the count of points in neighbouring cells, and rises
+    with the count of features.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def neighbours_within(X: ArrayLike, points: ArrayLike, radius: ArrayLike) -> tup
 
     Notes
     -----
-    Memory is linear in the number of all neighbours: pass a block of rows if they are too many.
+    Memory is linear in the count of all neighbours: pass a block of rows if they are too many.
     Time is O(n_points log n_points) for a k-d tree and two searches per query.
 
     Examples
@@ -270,7 +270,7 @@ def _check_positive(value: float, name: str) -> float:
 
 
 def _check_per_point(values: ArrayLike, n: int, name: str, infinite: bool = False) -> Floats:
-    """Return one number of at least 0 per point; a single number applies to all points."""
+    """Return one count of at least 0 per point; a single number applies to all points."""
     try:
         numbers = np.array(as_table(values), dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -23,10 +23,10 @@ from fedlib.kernels import kd_tree
 
 Rows = NDArray[np.signedinteger[Any]]  # of 32 bits if they suffice
 
-# With up to this number of features a grid is used, and kernels are compiled for each number.
+# With up to this count of features a grid is used, and kernels are compiled for each number.
 GRID_FEATURES = 4
 REACH = 2  # cells along a feature to the farthest one near a cell: sqrt(GRID_FEATURES), rounded up
-# By how much the diagonal of a cell differs from eps, and the maximum number of cells along a
+# By how much the diagonal of a cell differs from eps, and the maximum count of cells along a
 # feature. The margin is far above the rounding of such a quotient. With four features two cells are
 # at least eps wide, so that near cells are at most two apart; with less, a cell's diagonal is less.
 MARGINS = 3 * [(-(2.0**-10), 2.0**40)] + [(2.0**-28, 2.0**20)]
@@ -62,7 +62,7 @@ class Shares(NamedTuple):
 
     @property
     def n_shares(self) -> int:
-        """The number of shares, none of which is empty."""
+        """The count of shares, none of which is empty."""
         return min(self.n_threads, self.n_rows)
 
     def map(self, function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
