@@ -177,7 +177,7 @@ def check_every_client_stays(
     >>> check_every_client_stays(3, passive=(), min_clients=2)
     Traceback (most recent call last):
     ...
-    ValueError: min_clients must be 3, the count of clients, since every client is needed; got 2
+    ValueError: min_clients must be 3, the number of clients, since every client is needed; got 2
     """
     if passive:
         raise ValueError(f"passive must be empty, since every client is needed; got {passive}")
