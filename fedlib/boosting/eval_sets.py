@@ -18,7 +18,7 @@ from fedlib.boosting.scores import by_set
 from fedlib.boosting.settings import Constraints, Feature
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.client import Client
-from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalPositiveInt
+from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalNames, OptionalPositiveInt
 from fedlib.core.wording import composed
 from fedlib.protection.estimator import ProtectedFederated
 
@@ -43,11 +43,7 @@ class Validated(ProtectedFederated):
         """,
     ] = 0.0
     eval_sets: Annotated[
-        list[str] | None,
-        list,
-        tuple,
-        None,
-        Kind("list of str"),
+        OptionalNames,
         """
         The names of several sets of rows for validation. The metrics are then those of each set,
         for one more exchange per set and round, and the last set decides on early stopping. The

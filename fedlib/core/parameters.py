@@ -316,6 +316,8 @@ OptionalBounds = Annotated[
     Kind("dict of str to (low, high), or array-like (2, n_features)"),
 ]
 
+OptionalNames = Annotated[Sequence[str] | None, list, tuple, None, Kind("list of str")]
+
 SECTION = re.compile(r"^[A-Z][a-z]+( [A-Z][a-z]+)?\n-{3,}$", re.MULTILINE)
 
 

@@ -21,7 +21,15 @@ from fedlib.core.client import Client, roles_of
 from fedlib.core.column_names import as_table, listed
 from fedlib.core.columns import NUMBER, TEXT, RawTable, read_columns
 from fedlib.core.estimator import Clusterer, Federated
-from fedlib.core.parameters import KW_ONLY, Fraction, Interval, Kind, OptionalBounds, StrOptions
+from fedlib.core.parameters import (
+    KW_ONLY,
+    Fraction,
+    Interval,
+    Kind,
+    OptionalBounds,
+    OptionalNames,
+    StrOptions,
+)
 from fedlib.core.points import NO_BOUNDS, check_bounds
 from fedlib.core.protocol import Flow, LocalTransport
 from fedlib.core.registry import PIPELINE
@@ -185,11 +193,7 @@ class FederatedPipeline(Federated):
         """,
     ] = None
     categorical: Annotated[
-        Sequence[str] | None,
-        list,
-        tuple,
-        None,
-        Kind("list of str"),
+        OptionalNames,
         """
         The columns whose numbers are codes of categories. Columns without names are called 0, 1 and
         so on.

@@ -22,6 +22,7 @@ from fedlib.core.parameters import (
     Interval,
     Kind,
     OptionalBounds,
+    OptionalNames,
     OptionalPositiveFloat,
 )
 from fedlib.core.points import NO_BOUNDS
@@ -153,11 +154,7 @@ class FederatedSummary(WeightedFederated):
         """,
     ] = 10
     categorical: Annotated[
-        Sequence[str] | None,
-        list,
-        tuple,
-        None,
-        Kind("list of str"),
+        OptionalNames,
         """
         The columns whose numbers are codes of categories. Columns without names are called 0, 1 and
         so on.

@@ -270,7 +270,7 @@ def _check_positive(value: float, name: str) -> float:
 
 
 def _check_per_point(values: ArrayLike, n: int, name: str, infinite: bool = False) -> Floats:
-    """Return one count of at least 0 per point; a single number applies to all points."""
+    """Return one number of at least 0 per point; a single number applies to all points."""
     try:
         numbers = np.array(as_table(values), dtype=np.float64)
     except (TypeError, ValueError) as error:
