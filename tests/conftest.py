@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import zlib
 from pathlib import Path
 
@@ -57,6 +58,36 @@ def fixed_noise():
     """Draw the noise of clients from a seed: a test of noisy results fails always or never."""
     with seeded_noise(0):
         yield
+
+
+@pytest.fixture(scope="session")
+def postgresql_socket(tmp_path_factory):
+    """Return the folder with the socket of a server of PostgreSQL, whose user is ``tester``."""
+    import database_servers
+
+    programs = database_servers.find_postgresql()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed (apt install postgresql)")
+    with (
+        tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as folder,  # a socket's path is short
+        database_servers.postgresql(programs, Path(folder)) as socket,
+    ):
+        yield socket
+
+
+@pytest.fixture(scope="session")
+def mariadb_socket():
+    """Return the socket of a server of MariaDB, whose user is ``root``."""
+    import database_servers
+
+    program = database_servers.find_mariadb()
+    if program is None:
+        pytest.skip("MariaDB is not installed (apt install mariadb-server)")
+    with (
+        tempfile.TemporaryDirectory(prefix="my", dir="/tmp") as folder,
+        database_servers.mariadb(program, Path(folder)) as socket,
+    ):
+        yield socket
 
 
 @pytest.fixture

@@ -6,13 +6,12 @@
 import json
 import os
 import shutil
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from sheets import write_dataset, write_excel, write_ods
 
 from fedlib import HorizontalDBSCAN
 from fedlib.cli.common import read_token
@@ -27,11 +26,10 @@ from fedlib.tables.files import read_array, read_table
 from fedlib.tables.schema import Schema
 from fedlib.transports.http import Checkpoint
 
-sys.path.append(str(Path(__file__).parent / "tables"))
-from test_excel_files import write_excel
-
 N_FILES = int(os.environ.get("DAMAGED_FILES", 60))
 FRAME = pd.DataFrame({"age": [1.5, 2.0, 3.0], "kind": ["a", "b", "a"], "n": [1, 2, 3]})
+TYPES = {"age": "float", "kind": "string", "n": "integer"}
+COLUMNS = {name: (kind, FRAME[name].tolist()) for name, kind in TYPES.items()}
 ARFF = "@relation r\n@attribute age numeric\n@attribute kind {a,b}\n@data\n1.5,a\n2,b\n"
 RULES = "min_count = 5\n[budget]\nepsilon = 1.0\n[protocols.kmeans]\nmax_rounds = 3\n"
 FIELDS = [{"name": "age", "type": "number"}, {"name": "kind", "type": "string"}]
@@ -43,7 +41,8 @@ def write_array(path):
 
 
 def write_sheet(path):
-    write_excel(path, {"one": [list(FRAME.columns), *FRAME.astype(object).to_numpy().tolist()]})
+    write = write_excel if path.suffix == ".xlsx" else write_ods
+    write(path, {"one": [list(FRAME.columns), *FRAME.astype(object).to_numpy().tolist()]})
 
 
 def fit(**options):
@@ -81,6 +80,9 @@ TABLES = {
     "t.csv": lambda path: FRAME.to_csv(path, index=False),
     "t.csv.gz": lambda path: FRAME.to_csv(path, index=False),
     "t.xlsx": write_sheet,
+    "t.ods": write_sheet,
+    "t.json": lambda path: write_dataset(path, COLUMNS),
+    "t.ndjson": lambda path: write_dataset(path, COLUMNS),
 }
 READERS = {
     **{(name, "raw"): (write, read_raw) for name, write in TABLES.items()},

@@ -48,6 +48,8 @@ FRAMEWORKS = {
     "cryptography": "fedlib.protection.secure",
     "Crypto": "fedlib.protection.secure",
     "opendp": "fedlib.protection.privacy",
+    "sqlalchemy": "fedlib.tables.databases",
+    "psycopg": "fedlib.tables.databases",
 }
 
 

@@ -113,8 +113,11 @@ def report(text: str, fields: Mapping[str, Any] | None = None, level: int = logg
 
 
 if TYPE_CHECKING:
+    from fedlib.tables.databases import Database
     from fedlib.tables.files import SiteFile, Table
     from fedlib.tables.schema import Report, Schema
+
+    Rows = Path | Database
 
 
 class OutputFile(click.Path):
@@ -137,9 +140,6 @@ CLIENT = "client_"  # prefix of the names of options that are arguments of a cli
 Flag = Annotated[bool, {"is_flag": True}]
 InputFile = Annotated[Path | None, EXISTING]
 Output = Annotated[Path | None, OUTPUT]
-Data = Annotated[
-    Path, EXISTING, "The file with the rows: .csv, .tsv, .xlsx, .arff, .parquet or .npy."
-]
 
 Result = TypeVar("Result")
 
@@ -361,16 +361,16 @@ def command(
     return made
 
 
-def read_file(data: Path, options: ReadOptions) -> SiteFile:
-    """Return the columns in a file."""
+def read_file(data: Rows, options: ReadOptions) -> SiteFile:
+    """Return the columns in a file or of a query."""
     from fedlib.tables.files import SiteFile
 
     with naming(data):
         return SiteFile.read(data, options)
 
 
-def read_rows(data: Path, options: ReadOptions, raw: bool) -> Table:
-    """Return the rows in a file; ``raw`` ones may contain text and gaps."""
+def read_rows(data: Rows, options: ReadOptions, raw: bool) -> Table:
+    """Return the rows in a file or of a query; ``raw`` ones may contain text and gaps."""
     file = read_file(data, options)
     with naming(data):
         return file.table(raw)
@@ -386,7 +386,7 @@ def read_schema(path: Path | None) -> Schema | None:
         return Schema.read(path)
 
 
-def report_changes(path: Path, changes: Report) -> None:
+def report_changes(path: Rows, changes: Report) -> None:
     """Tell the operator what a schema changes in a file."""
     for line in str(changes).splitlines():
         report(f"{path.name}: {printable(line)}")
@@ -401,8 +401,8 @@ def check_reading(schema: Schema, options: ReadOptions) -> None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Name the file in an error about its content."""
+def naming(path: Rows) -> Iterator[None]:
+    """Name the file or the database in an error about its content."""
     try:
         yield
     except UnreadableFile as error:

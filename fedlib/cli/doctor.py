@@ -22,6 +22,7 @@ from fedlib.cli.common import (
     naming,
     read_file,
 )
+from fedlib.cli.data import MAYBE_ROWS, ROWS
 from fedlib.cli.join import JoinCommand, JoinOptions, Site, check_allowed, raw_tables
 from fedlib.core.wording import printable
 
@@ -108,7 +109,9 @@ def _findings(site: Site) -> Iterator[Finding]:
 
 def _unchecked(options: JoinOptions) -> Generator[Finding, None, Table | None]:
     """Describe the columns of the data; return the rows."""
-    file, finding = _read("data", lambda: read_file(options.data, options.reading), lambda _: "")
+    file, finding = _read(
+        "data", lambda: read_file(options.data.rows, options.reading), lambda _: ""
+    )
     if file is None:
         yield finding
         return None
@@ -125,11 +128,11 @@ def _unchecked(options: JoinOptions) -> Generator[Finding, None, Table | None]:
 def _agreed(site: Site, schema: Schema) -> Generator[Finding, None, Table | None]:
     """Name what in the data the schema does not accept; return the rows as the run has them."""
     options = site.options
-    with suppress(ValueError):  # the next check reports it
-        for problem in schema.check(options.data, sheet=options.reading.sheet).problems:
+    with suppress(ValueError, click.ClickException):  # the next check reports it
+        for problem in schema.check(options.data.rows, sheet=options.reading.sheet).problems:
             yield Finding("data", False, problem)
     check_reading(schema, options.reading)
-    checked = _read("data", lambda: site.read(options.data), _size)
+    checked = _read("data", lambda: site.read(options.data.rows), _size)
     yield checked[1]
     return checked[0]
 
@@ -137,7 +140,7 @@ def _agreed(site: Site, schema: Schema) -> Generator[Finding, None, Table | None
 def _table(file: SiteFile, options: JoinOptions) -> Table:
     """Return the rows that the run would take."""
     raw = raw_tables(options.protocol)
-    with naming(options.data):
+    with naming(options.data.rows):
         return file.table(raw)
 
 
@@ -219,4 +222,5 @@ def _protocol(welcome: Welcome, table: Table, site: Site, policy: Policy | None)
 
 # It says itself which files are missing, and which folders cannot be written.
 for one in doctor.params:
-    one.type = FILE if one.type in (EXISTING, OUTPUT) else one.type
+    if one.type in (EXISTING, OUTPUT, ROWS):
+        one.type = MAYBE_ROWS if one.type is ROWS else FILE

@@ -13,7 +13,6 @@ import click
 
 from fedlib.cli.common import (
     FOLDER,
-    Data,
     Flag,
     InputFile,
     Output,
@@ -30,10 +29,12 @@ from fedlib.cli.common import (
     report_changes,
     writing,
 )
+from fedlib.cli.data import SourceOptions, digest_of_rows
 from fedlib.core.wording import printable
 from fedlib.transports.http.wire import CannotJoin
 
 if TYPE_CHECKING:
+    from fedlib.cli.common import Rows
     from fedlib.core.client import Client
     from fedlib.core.messages import Message
     from fedlib.core.site_memory import TableMemory
@@ -81,7 +82,7 @@ class JoinOptions:
     """
 
     url: str
-    data: Data
+    data: SourceOptions
     reading: Reading
     schema: Annotated[
         InputFile,
@@ -167,7 +168,7 @@ def take_part(
         if options.ledger_out:
             _write_ledger(options.ledger_out, site.state)
     if options.labels_out:
-        _write_labels(options.labels_out, site.state, site.read(options.data))
+        _write_labels(options.labels_out, site.state, site.read(options.data.rows))
     if problems:
         raise click.ClickException(
             "the run has finished, but its result does not fit all rows:"
@@ -194,8 +195,8 @@ class Site:
         self.protected = options.secure_key is not None
         self.state: Message | None = None
         self._clients: list[Client] = []
-        self._digests: dict[Path, str] = {}
-        self._tables: dict[tuple[Path, bool], Table] = {}
+        self._digests: dict[Rows, str] = {}
+        self._tables: dict[tuple[Rows, bool], Table] = {}
 
     @cached_property
     def rules(self) -> Policy | None:
@@ -238,30 +239,31 @@ class Site:
     @cached_property
     def memory(self) -> TableMemory:
         """What this site remembers about its rows, as they were when they were read first."""
-        from fedlib.core.site_memory import OldMemory, SiteIsLocked, TableMemory, digest_of
+        from fedlib.core.site_memory import OldMemory, SiteIsLocked
 
-        data, key = self.options.data, self.options.secure_key
+        rows = self.options.data.rows
         unreadable = in_one_line(OSError, before="the state folder ($FEDLIB_STATE): ")
         with unreadable, in_one_line(OldMemory, SiteIsLocked, ValueError):
-            memory = TableMemory.of_digest(self._digests.get(data) or digest_of(data), key)
+            digest = self._digests.get(rows) or digest_of_rows(rows)
+            memory = self.options.data.memory(digest, self.options.secure_key)
             assert memory.lock is not None
             memory.lock.check()
             memory.values("")  # reports a file that cannot be read, or is too old
         return memory
 
-    def read(self, path: Path) -> Table:
-        """Return the rows in a file; with a schema, tell the operator what it changes."""
-        from fedlib.core.site_memory import digest_of
-
+    def read(self, path: Rows) -> Table:
+        """Return the rows; with a schema, tell the operator what it changes."""
         key = path, self.protected
         if key not in self._tables:
-            before = self._digests.get(path) or digest_of(path)  # that of this process's memory
+            before = self._digests.get(path) or digest_of_rows(
+                path
+            )  # that of this process's memory
             self._tables[key], self._digests[path] = self._read(path), before
-            if digest_of(path) != before:
+            if digest_of_rows(path) != before:
                 raise click.ClickException(f"{path} has changed since the start: join again")
         return self._tables[key]
 
-    def _read(self, path: Path) -> Table:
+    def _read(self, path: Rows) -> Table:
         options = self.options
         if self.schema is None:
             return read_rows(path, options.reading, raw_tables(options.protocol))
@@ -276,7 +278,7 @@ class Site:
         _ = self.rules, self.identity, self.secret  # reads them
         if self.schema is not None:
             check_reading(self.schema, options.reading)
-        self.read(options.data)
+        self.read(options.data.rows)
         _ = self.memory
         if options.protocol is not None:
             with in_one_line(ValueError):
@@ -309,7 +311,7 @@ class Site:
         options, evaluated = self.options, self.options.eval_data
         client = make_client(
             served,
-            self.read(options.data),
+            self.read(options.data.rows),
             options.arguments,
             agreed=options.protocol,
             passive=options.passive,

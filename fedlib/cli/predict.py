@@ -12,7 +12,6 @@ import numpy as np
 from fedlib.cli.common import (
     EXISTING,
     OUTPUT,
-    Data,
     Flag,
     InputFile,
     Reading,
@@ -25,6 +24,7 @@ from fedlib.cli.common import (
     report_changes,
     writing,
 )
+from fedlib.cli.data import DataOptions
 from fedlib.core.client import roles_of
 from fedlib.core.estimator import Federated
 from fedlib.core.registry import innermost
@@ -34,6 +34,7 @@ from fedlib.sites.models import ModelFileError, load
 from fedlib.tables.files import write_labels
 
 if TYPE_CHECKING:
+    from fedlib.cli.common import Rows
     from fedlib.tables.files import Table
     from fedlib.tables.schema import Schema
     from fedlib.tables.streams import ReadOptions
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 @command
 def predict(
     model: Annotated[Path, EXISTING],
-    data: Data,
+    data: DataOptions,
     reading: Reading,
     *,
     schema: Annotated[
@@ -74,18 +75,19 @@ def predict(
         if not hasattr(estimator, method):
             lacking = "predictions for new rows" if method == "predict" else "probabilities"
             raise click.ClickException(f"{estimator.name} has no {lacking}")
+    rows = data.rows
     agreed = _copy_of(getattr(estimator, "schema", None), schema)
     if agreed is None:
-        table = read_rows(data, reading, getattr(estimator.client_class, "raw", False))
+        table = read_rows(rows, reading, getattr(estimator.client_class, "raw", False))
     else:
-        table = _agreed(estimator, agreed, data, reading)
+        table = _agreed(estimator, agreed, rows, reading)
         estimator = copy(estimator)
         setattr(estimator, "schema", None)  # noqa: B010 - the rows have the agreed form already
     more: dict[str, Any] = {}
     roles = roles_of(innermost(estimator).client_class)
     if table.base_margin is not None and "base_margin" in roles:
         more["base_margin"] = table.base_margin
-    with naming(data):
+    with naming(rows):
         labels = estimator.predict(table.X, **more)
         shares = _probabilities(estimator, table.X, **more) if probabilities else {}
         with writing(labels_out):
@@ -108,7 +110,7 @@ def _copy_of(schema: Schema | None, copy: Path | None) -> Schema | None:
     return own
 
 
-def _agreed(estimator: Federated, schema: Schema, data: Path, options: ReadOptions) -> Table:
+def _agreed(estimator: Federated, schema: Schema, data: Rows, options: ReadOptions) -> Table:
     """Return the rows as the model's schema has them; classes and weights are not needed.
 
     The rows have identifiers if the file contains the primary key.

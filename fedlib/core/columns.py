@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedlib.core.array_types import Bools, Bytes, Floats, Ints
 from fedlib.core.column_names import as_table, check_axes, feature_names, order
-from fedlib.core.targets import DATE, check_characters, kind_of, numbers_in_form, plain_number
+from fedlib.core.targets import (
+    DATE,
+    check_characters,
+    kind_of,
+    number_text,
+    numbers_in_form,
+    plain_number,
+)
 from fedlib.core.wording import composed
 
 NUMBER, TEXT, EMPTY = range(3)  # the kinds of columns
@@ -329,7 +335,10 @@ def read_column(
         )
     values = column[column.notna().to_numpy()].to_numpy(object)
     values = values[values != ""]
-    kinds = {kind_of(value) for value in values}
+    if pd.api.types.infer_dtype(values) == "string":
+        kinds = {"text"}
+    else:
+        kinds = {kind_of(value) for value in values}
     if as_text and "text" in kinds and kinds <= READABLE:
         return _texts(column, label)
     if kinds <= {"text"}:
@@ -374,26 +383,27 @@ def _numbers_with_words(column: pd.Series, values: NDArray[Any], label: str) -> 
     ValueError
         For dates, for texts of which most but not all are numbers, and for long texts.
     """
-    texts = pd.Series(values, dtype=object).str.strip()
-    if not len(texts):
+    codes, unique = pd.factorize(values)
+    if not len(unique):
         return None
-    if texts.str.fullmatch(DATE).mean() > 0.5:
-        raise dates_refused(label, repr(texts.iloc[0][:40]))
-    words = texts.str.lower().isin(GAP_WORDS)
-    numeric = pd.to_numeric(texts, errors="coerce").notna()
+    counts, cells = np.bincount(codes), pd.Series(unique, dtype=object).str.strip()
+    if counts[cells.str.fullmatch(DATE).to_numpy(bool)].sum() > 0.5 * len(values):
+        raise dates_refused(label, repr(cells.iloc[0][:40]))
+    words = cells.str.lower().isin(GAP_WORDS)
+    numeric = pd.to_numeric(cells, errors="coerce").notna()
     if words.any() and not words.all() and numeric[~words].all():
         cells = column.astype(object).where(column.notna(), "")
         cells = cells.astype(str).str.strip()
         return pd.to_numeric(cells.mask(cells.str.lower().isin({*GAP_WORDS, ""})))
-    if 0.5 < numeric.mean() < 1:
-        word = texts[~numeric & ~words].iloc[0]
+    if 0.5 * len(values) < counts[numeric.to_numpy()].sum() < len(values):
+        word = cells[~numeric & ~words].iloc[0]
         raise ValueError(
             f"column {label!r} must contain either numbers or text, got numbers and {word[:40]!r}"
             f" in row {_row_of(word, column)}; leave cells without a value empty, or declare codes"
             f" as text, with {as_categories(label)}"
         )
-    form, odd = numbers_in_form(texts)
-    others = texts[~numeric & texts.isin(odd)]
+    form, odd = numbers_in_form(cells.take(codes))
+    others = cells[~numeric & cells.isin(odd)]
     if len(others):
         found = others.iloc[0]
         shown = "in one form" if form == "marks" else "without units and signs"
@@ -403,7 +413,7 @@ def _numbers_with_words(column: pd.Series, values: NDArray[Any], label: str) -> 
             " pandas.read_csv(decimal=',', thousands='.'), or"
             f" declare codes as text, with {as_categories(label)}"
         )
-    if (longest := int(texts.str.len().max())) > MAX_TEXT:
+    if (longest := int(cells.str.len().max())) > MAX_TEXT:
         raise ValueError(
             f"column {label!r} must contain texts of at most {MAX_TEXT} characters, got {longest};"
             " leave columns with free text out"
@@ -459,31 +469,29 @@ def _numbers(column: pd.Series, label: str, limit: float) -> Floats:
 
 def _texts(column: pd.Series, label: str) -> Column:
     """Return the texts of a column without blanks around them, None for gaps."""
-    gaps = column.isna().to_numpy()
-    texts = np.array(
-        [None if gap else _text(v) for v, gap in zip(column, gaps, strict=True)], object
-    )
-    texts[texts == ""] = None
-    values = [text for text in texts if text is not None]
+    cells, gaps = column.to_numpy(object), column.isna().to_numpy()
+    if pd.api.types.infer_dtype(cells, skipna=True) == "string":  # each text is read once
+        codes, cells = pd.factorize(cells)
+        gaps = np.zeros(len(cells), bool)
+    else:
+        codes = np.arange(len(cells))
+    words = [None if gap else _text(v) or None for v, gap in zip(cells, gaps, strict=True)]
+    values = [text for text in words if text is not None]
     if all(text.lower() in TRUTH for text in values):
-        texts = np.array([text and TRUTH[text.lower()] for text in texts], object)
+        words = [text and TRUTH[text.lower()] for text in words]
     if any(len(text) > MAX_TEXT for text in values):
         raise ValueError(f"column {label!r} must contain texts of at most {MAX_TEXT} characters")
-    check_characters(texts, f"column {label!r}")
-    return texts
+    try:
+        check_characters(words, "")
+    except ValueError:  # the error names the row
+        check_characters([words[code] for code in codes], f"column {label!r}")
+    return np.array([*words, None], object)[codes]
 
 
 def _text(value: object) -> str:
     """Return a category as text; the number 1.0 is the category "1"."""
-    if isinstance(value, Real) and not isinstance(value, bool | np.bool_):
-        number = float(value)
-        return (
-            str(int(number))
-            if number.is_integer() and not isinstance(value, Integral)
-            else str(value)
-        )
-    return composed(str(value).strip())
+    return number_text(value) if kind_of(value) == "number" else composed(str(value).strip())
 
 
 def _numbers_as_text(column: Floats) -> Column:
-    return np.array([None if np.isnan(v) else f"{v:.17g}" for v in column], object)
+    return np.array([None if np.isnan(v) else number_text(v) for v in column], object)

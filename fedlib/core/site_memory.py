@@ -3,7 +3,9 @@
 A privacy budget, the sums that were answered, drawn noise and declined requests belong to the
 table, because a server can end all the rest and begin again. A `TableMemory` is one file of
 records. The program of a site keeps it in its state folder, `state_folder`, under the digest of the
-file with the rows: another policy, protocol or choice of columns does not change it.
+file with the rows: another policy, protocol or choice of columns does not change it. If the rows
+have a *source* with a name, such as a table in a database that changes every day, the memory has
+the digest of the name (`TableMemory.of_source`), and all versions of the rows share it.
 
 Beside the private key of the site, NAME.counts has the count of records of each table. So an older
 copy of the state folder is noticed. Nothing helps if the folder of the key is restored, too, or if
@@ -30,10 +32,17 @@ from fedlib.core.wording import printable
 
 COUNT = re.compile(rb"(\S+) (\d{1,18})")  # a line of the counts
 FORGOTTEN = "forgotten"  # of a record, whose key is the kind
+ROWS = "rows"  # of a record, whose key is the digest of the rows of a source
+# What belongs to the people in a table.
+LIMITED = ("charge", "declined", "sum", "noise", ROWS)
 
 
 class OldMemory(Exception):
     """The memory of a table is older than the site's last answer: it was restored or copied."""
+
+
+class EarlierRows(ValueError):
+    """The rows of a source are some of those before its operator declared that they are others."""
 
 
 class SiteIsLocked(Exception):
@@ -65,7 +74,7 @@ class Lock:
             raise SiteIsLocked(
                 "a protected request has failed, so this site takes part in no other one: read"
                 f" {self.path}, repair the cause, and clear it with fedlib memory DATA --unlock,"
-                " with --secure-key if the site has a key"
+                " with --secure-key if the site has a key, and --source if its rows have a name"
             )
 
     def close(self, reason: str) -> None:
@@ -138,6 +147,64 @@ class TableMemory:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         counts = None if key is None else key.with_suffix(".counts")
         return cls(folder / f"{digest[:32]}.jsonl", counts)
+
+    @classmethod
+    def of_source(cls, name: str, digest: str, key: Path | None = None) -> TableMemory:
+        """Return the memory about the rows of a source; see `of_file`.
+
+        It has a record of each digest, and is the same whatever the digest is.
+
+        Parameters
+        ----------
+        name : str
+            That of the source, which the operator of the site chooses.
+        digest : str
+            The digest of the ordered rows.
+        key : Path, optional
+            As in `of_file`.
+
+        Raises
+        ------
+        EarlierRows
+            When the rows are some of those before `begin_anew`.
+        """
+        memory = cls.of_digest(hashlib.sha256(f"source {name}".encode()).hexdigest(), key)
+        with memory.records() as records:
+            now, known = valid(records, ROWS), {one.key for one in records if one.kind == ROWS}
+            if digest not in known:
+                records.append(Record(ROWS, digest, None))
+            elif all(one.key != digest for one in now):
+                raise EarlierRows(
+                    "the rows of this source are those of an earlier time, before its operator"
+                    " declared that other people are in them: use the present rows, or another"
+                    " name for these (--source)"
+                )
+        return memory
+
+    def begin_anew(self, digest: str) -> None:
+        """Note that other people are in the rows of a source: what is limited begins anew.
+
+        The file keeps all records.
+
+        Parameters
+        ----------
+        digest : str
+            That of the rows, of which the memory knows earlier ones.
+
+        Raises
+        ------
+        ValueError
+            When there are no other rows.
+        """
+        with self.records() as records:
+            now = {one.key for one in valid(records, ROWS)}
+            if now == {digest}:
+                raise ValueError(
+                    "the rows of this source have not changed, so the people in them are the same;"
+                    " leave --other-people out"
+                )
+            records += [Record(FORGOTTEN, kind, None) for kind in LIMITED]
+            records += [Record("people", digest, None), Record(ROWS, digest, None)]
 
     @classmethod
     def of_rows(cls, X: Any) -> TableMemory:
@@ -216,12 +283,12 @@ class TableMemory:
     def values(self, kind: str) -> list[Any]:
         """Return the values of all records of a kind that are not forgotten, in their order."""
         with self.records() as records:
-            return [one.value for one in _valid(records, kind)]
+            return [one.value for one in valid(records, kind)]
 
     def first(self, kind: str, key: str, value: Any) -> Any:
         """Return the first value of a key; if there is none, keep this one and return it."""
         with self.records() as records:
-            for one in _valid(records, kind):
+            for one in valid(records, kind):
                 if one.key == key:
                     return one.value
             records.append(Record(kind, key, value))
@@ -254,7 +321,7 @@ def state_folder() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "fedlib"
 
 
-def _valid(records: list[Record], kind: str) -> list[Record]:
+def valid(records: list[Record], kind: str) -> list[Record]:
     """Return the records of a kind that are not forgotten."""
     found: list[Record] = []
     for one in records:

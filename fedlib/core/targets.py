@@ -65,8 +65,11 @@ def like_numbers(texts: pd.Series) -> set[str]:
     >>> sorted(like_numbers(pd.Series(["17,3", "1 234", "5%", "1.2.1950", "a1"])))
     ['1 234', '17,3', '5%']
     """
-    unique = texts.unique()
-    return {text for text in unique if LIKE_NUMBER.fullmatch(text) and not re.fullmatch(DATE, text)}
+    return {
+        text
+        for text in texts.unique()
+        if LIKE_NUMBER.fullmatch(text) and not re.fullmatch(DATE, text)
+    }
 
 
 def numbers_in_form(texts: pd.Series) -> tuple[Form, set[str]]:
@@ -84,14 +87,15 @@ def numbers_in_form(texts: pd.Series) -> tuple[Form, set[str]]:
     >>> numbers_in_form(pd.Series(["1A", "1B", "2A"]))
     ('', set())
     """
-    like = like_numbers(texts)
-    if texts.isin(like).mean() > MOST:
+    like, counts = like_numbers(texts), texts.value_counts()
+    if counts[counts.index.isin(like)].sum() > MOST * len(texts):
         return "marks", like
-    matches = {one: match for one in texts.unique() if (match := WITH_UNIT.fullmatch(one.strip()))}
+    matches = {one: match for one in counts.index if (match := WITH_UNIT.fullmatch(one.strip()))}
     units = {(m["sign"] or "", m["unit"] or "") for m in matches.values()} - {("", "")}
     spaced = all(m["unit"] and m.string[m.start("unit") - 1] == " " for m in matches.values())
     few = len(units) == 1 or (spaced and 2 * len(units) <= len(matches))
-    if not units or not few or len(matches) < MIN_NUMBERS or texts.isin(matches).mean() <= MOST:
+    most = counts[counts.index.isin(matches)].sum() > MOST * len(texts)
+    if not units or not few or len(matches) < MIN_NUMBERS or not most:
         return "", set()
     return "units", {*matches} - like
 
@@ -370,6 +374,8 @@ def _entries(given: Any, what: str, content: str, n_rows: int | None) -> tuple[N
         raise ValueError(f"{what} must contain one {content} per row, in one column; got {shape}")
     if n_rows not in (None, len(array)):
         raise ValueError(f"{what} must contain one {content} per row, {n_rows}; got {len(array)}")
+    if array.dtype.kind in "mM":
+        array = array.astype(f"{array.dtype.kind}8[us]")  # nanoseconds would become integers
     if array.dtype.kind not in "biufS":
         array = array.astype(object)
     if array.dtype.kind == "O":
@@ -490,6 +496,22 @@ def plain_number(value: Any) -> int | float | bool:
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
         return int(value)
     return float(value)
+
+
+def number_text(value: Any) -> str:
+    """Return a number as the text of a category: the shortest one that is the same float64.
+
+    The type of the number does not matter, so that a value is one category in all tables.
+
+    Examples
+    --------
+    >>> [number_text(value) for value in (1.0, 0.1, np.float32(0.5), Decimal("1.50"), 10**20)]
+    ['1', '0.1', '0.5', '1.5', '100000000000000000000']
+    """
+    number = plain_number(value)
+    if isinstance(number, float) and number.is_integer() and abs(number) <= MAX_LABEL:
+        number = int(number)
+    return repr(number)
 
 
 def _as_numbers(values: NDArray[Any], what: str) -> NDArray[Any]:

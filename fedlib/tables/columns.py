@@ -42,7 +42,7 @@ from fedlib.core.columns import (
     inexact,
     read_columns,
 )
-from fedlib.core.targets import numbers_in_form
+from fedlib.core.targets import kind_of, number_text, numbers_in_form
 from fedlib.core.wording import composed
 
 # Spreadsheets skip blanks and quotation marks at the beginning, and some read the wide signs of
@@ -107,6 +107,8 @@ def csv_bytes(frame: pd.DataFrame) -> bytes:
     return text.encode()
 
 
+# 007 is no number, and 1E50 is more often a code, such as one of ICD-11.
+CODE = re.compile(r"0\d+|\d+[eE]\d+")
 POINT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 COMMA = re.compile(r"[-+]?(\d+(,\d*)?|,\d+)([eE][-+]?\d+)?")
 INTEGER = re.compile(r"[-+]?\d+")
@@ -191,11 +193,13 @@ def _placed(
         values = np.array([*values, None], object)[:-1]  # an array of objects, even if empty
     if not len(values):
         return pd.Series(np.full(len(column), np.nan), column.index, name=column.name)
+    if values.dtype == object:
+        taken = np.array([*values, None], object)[codes]
+        return pd.Series(taken, column.index, object, name=column.name)
     taken = values[codes]
     if (codes < 0).any():
-        if values.dtype != object:
-            taken = taken.astype(np.float64)
-        taken[codes < 0] = None if values.dtype == object else np.nan
+        taken = taken.astype(np.float64)
+        taken[codes < 0] = np.nan
     return pd.Series(taken, column.index, name=column.name)
 
 
@@ -221,8 +225,8 @@ def without_numbers(column: pd.Series, words: Collection[str]) -> pd.Series:
     >>> without_numbers(pd.Series([41, -999, -0.5]), ["unknown", "-999.0", "-0,5"]).tolist()
     [41.0, nan, nan]
     """
-    gaps = column.isin(numbers_among(words))
-    return column.mask(gaps) if gaps.any() else column
+    gaps = column.isin(numbers_among(words)) if words else None
+    return column if gaps is None or not gaps.any() else column.mask(gaps)
 
 
 def numbers_among(words: Collection[str]) -> list[float]:
@@ -242,6 +246,10 @@ def as_text(column: pd.Series) -> pd.Series:
     >>> as_text(pd.Series([1.0, None, 2.5])).fillna("a gap").tolist()
     ['1', 'a gap', '2.5']
     """
+    if pd.api.types.infer_dtype(column, skipna=True) == "string":
+        return column
+    if column.dtype.kind == "M" and column.dt.tz is None:
+        return iso_texts(column)
     texts = np.empty(len(column), object)
     texts[:] = [
         None if gap else _spelled(value)
@@ -252,9 +260,26 @@ def as_text(column: pd.Series) -> pd.Series:
 
 def _spelled(value: Any) -> str:
     """Return a value as text."""
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return f"{value:.0f}"
-    return str(value)
+    kind = kind_of(value)
+    if kind == "bytes":
+        raise ValueError("a column contains bytes; save texts instead, such as with astype(str)")
+    return number_text(value) if kind == "number" else str(value)
+
+
+def iso_texts(column: pd.Series) -> pd.Series:
+    """Return dates without a zone as texts of ISO 8601, with the time of day if one has it.
+
+    Examples
+    --------
+    >>> iso_texts(pd.Series(pd.to_datetime(["2020-03-01", None]))).tolist()
+    ['2020-03-01', None]
+    """
+    times = column.to_numpy("datetime64[us]")
+    days = times.astype("datetime64[D]")
+    whole = bool((np.isnat(days) | (days == times)).all())
+    texts = np.datetime_as_string(days if whole else times).astype(object)
+    texts[np.isnat(days)] = None
+    return pd.Series(texts, column.index, object, name=column.name)
 
 
 PREPROCESS = (
@@ -271,7 +296,7 @@ class ColumnProfile:
     ----------
     name : str
     kind : str
-        "numbers", "text", "identifier" or "no values".
+        "numbers", "text", "identifier", "no values" or "unreadable".
     n_gaps : int
     n_categories : int
         How many different texts there are; 0 for numbers.
@@ -280,7 +305,7 @@ class ColumnProfile:
     """
 
     name: str
-    kind: Literal["numbers", "text", "identifier", "no values"]
+    kind: Literal["numbers", "text", "identifier", "no values", "unreadable"]
     n_gaps: int
     n_categories: int = 0
     smallest: float = np.nan
@@ -290,6 +315,8 @@ class ColumnProfile:
         gaps = f"{self.n_gaps} gap" + "s" * (self.n_gaps != 1)
         if self.kind == "numbers":
             return f"numbers from {self.smallest:g} to {self.largest:g}, {gaps}"
+        if self.kind == "unreadable":
+            return "cannot be used"
         if self.kind == "no values":
             return f"no values, {gaps}"
         different = "different texts" if self.kind == "identifier" else "categories"
@@ -378,11 +405,15 @@ def check_codes(column: pd.Series) -> None:
 
     Numbers may have units, and most texts must look like them. All must be in quotation marks.
     """
-    places = np.flatnonzero([isinstance(value, str) for value in column])
+    cells = column.to_numpy(object)
+    if pd.api.types.infer_dtype(column, skipna=True) == "string":
+        places = np.flatnonzero(column.notna().to_numpy())
+    else:
+        places = np.flatnonzero([isinstance(value, str) for value in cells])
     if not len(places):
         return
-    texts = column.iloc[places]
-    if texts.str.fullmatch(QUOTED.pattern, flags=QUOTED.flags).all():
+    texts = pd.Series(cells[places], dtype=object)
+    if all(map(QUOTED.fullmatch, texts.unique())):
         raise ValueError(
             f"column {column.name!r} contains {texts.iloc[0][:40]!r}, in quotation marks of another"
             f' kind than "; replace them, or keep them with {_option("--text", column.name)}'
@@ -393,7 +424,7 @@ def check_codes(column: pd.Series) -> None:
     name, keep = column.name, f"keep the column as text with {_as_text_option(column.name)}"
     alike = texts.isin(like).to_numpy()
     mixed = form == "marks" and not alike.all()
-    written = [not INTEGER.fullmatch(text) for text in texts]  # with a mark
+    written = ~texts.isin([text for text in like if INTEGER.fullmatch(text)])  # with a mark
     first = int(np.argmax(alike if form == "units" else ~alike if mixed else written))
     found, row = texts.iloc[first], places[first] + 1
     if form == "units":
@@ -439,17 +470,30 @@ def _check_identifiers(column: pd.Series, separator: str) -> None:
         )
 
 
-def check_zeros(zeros: Mapping[str, str]) -> None:
-    """Raise ValueError for columns of numbers with texts such as 007."""
-    for name, text in zeros.items():
-        raise ValueError(
-            f"column {name!r} contains {text!r}, whose first zero a number does not have; keep"
-            f" codes as text with {_as_text_option(name)}, or write numbers without the zero"
-        )
+def check_no_codes(name: str, text: str, declared: bool) -> None:
+    """Raise ValueError for a column of numbers with a text such as 007, which can be a code.
+
+    Parameters
+    ----------
+    name, text : str
+    declared : bool
+        Whether the file declares that the column contains text.
+    """
+    problem, remedy = f"{text!r}, which can be a code", "write numbers without exponents"
+    if declared:
+        problem = f"text that looks like numbers, such as {text!r}"
+        remedy = "name the decimal mark of the numbers with --decimal"
+    elif text.startswith("0"):
+        problem = f"{text!r}, whose first zero a number does not have"
+        remedy = "write numbers without the zero"
+    raise ValueError(
+        f"column {name!r} contains {problem}; keep codes as text with {_as_text_option(name)}, or"
+        f" {remedy}"
+    )
 
 
 def check_faults(faults: Mapping[str, Mapping[str, str]], name: str, gaps: Collection[str]) -> None:
-    """Raise ValueError for a cell of an Excel file with an error that is not among ``gaps``.
+    """Raise ValueError for a cell of a sheet with an error that is not among ``gaps``.
 
     So is a formula without a stored value, which is no gap whatever the words for gaps are.
     """
@@ -472,16 +516,20 @@ def features(frame: pd.DataFrame, text: Collection[str]) -> pd.DataFrame:
     for name in frame.columns:
         if name in text:
             raise ValueError(f"column {name!r} is kept as text; {PREPROCESS}")
-    if all(dtype.kind in "iuf" for dtype in frame.dtypes):  # faster than one column after another
-        numbers = np.asfortranarray(frame.to_numpy(np.float64))
-        largest = max(numbers.max(initial=0), -numbers.min(initial=0))  # NaN if there is a gap
-        if largest <= MAX_EXACT:
-            return pd.DataFrame(numbers, columns=frame.columns, copy=False)
-    return pd.DataFrame({name: _feature(frame[name]) for name in frame}, columns=frame.columns)
+    columns = {name: _feature(frame[name]) for name in frame}
+    return pd.DataFrame(columns, columns=frame.columns, copy=False)
 
 
 def _feature(column: pd.Series) -> np.ndarray:
     """Return the numbers in a feature's column; an error names the remedy."""
+    if column.dtype.kind in "iuf":
+        plain = isinstance(column.dtype, np.dtype)  # na_value would make a copy
+        values = (
+            column.to_numpy(np.float64) if plain else column.to_numpy(np.float64, na_value=np.nan)
+        )
+        # NaN if there is a gap
+        if max(values.max(initial=0), -values.min(initial=0)) <= MAX_EXACT:
+            return values
     try:
         return numbers(column)
     except ValueError as error:
@@ -527,6 +575,8 @@ def latest_times(column: pd.Series) -> np.ndarray:
 
 def check_exact(column: pd.Series) -> None:
     """Raise ValueError for an integer that no 64-bit float equals, in a column with gaps."""
+    if pd.api.types.infer_dtype(column, skipna=True) == "string":
+        return
     large = np.array([isinstance(v, int) and abs(v) > MAX_EXACT for v in column], bool)
     if large.any():
         raise _inexact(column, large)

@@ -13,24 +13,25 @@ from __future__ import annotations
 
 import io
 import os
-import posixpath
 import re
-import zipfile
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import IO, Any, NamedTuple
-from xml.etree import ElementTree
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from fedlib.core.client import ALL
+from fedlib.core.columns import MAX_EXACT
 from fedlib.core.file_errors import reading
+from fedlib.core.targets import numbers_in_form
 from fedlib.core.wording import composed
 from fedlib.tables import columns as checks
+from fedlib.tables import dataset_json, sheets, statistical_files, typed
 from fedlib.tables.columns import (
+    CODE,
     POINT,
     ColumnProfile,
     as_text,
@@ -40,26 +41,27 @@ from fedlib.tables.columns import (
     read_cells,
     without_numbers,
 )
-from fedlib.tables.layouts import LEADING_ZERO, check_names
+from fedlib.tables.databases import Database
 from fedlib.tables.streams import (
     ReadOptions,
-    blocks_of,
     check_extent,
     is_text_file,
-    last_cell,
     named_columns,
-    position_of,
-    unpacked_limit,
 )
 from fedlib.tables.text_files import FileTable, read_text
+from fedlib.tables.typed import TypedTable, are_texts, frame_of
 
-FORMATS = ".csv, .tsv and .txt (also with .gz), .xlsx, .arff, .parquet and .npy"
+SUFFIXES = (
+    *(".csv", ".tsv", ".txt"),
+    *sheets.SUFFIXES,
+    *typed.SUFFIXES,
+    *statistical_files.SUFFIXES,
+    *dataset_json.SUFFIXES,
+    *(".arff", ".npy"),
+)
 # Options that apply to files of cells only.
 OF_TEXT = ("separator", "encoding")
-OF_CELLS = ("header", "skip_lines", "decimal")
-N_ROWS = 100  # that are compared with the names
-# The type of an error, and the element of a formula, whatever its prefix.
-MARKS = (b'"e"', b"'e'", b"<f", b":f")
+OF_CELLS = ("header", "skip_lines")
 
 
 class Table(NamedTuple):
@@ -135,17 +137,29 @@ class SiteFile:
     named: bool
 
     @classmethod
-    def read(cls, path: Path, options: ReadOptions) -> SiteFile:
-        """Return the columns in a file.
+    def read(
+        cls, path: Path | Database, options: ReadOptions, as_written: bool = False
+    ) -> SiteFile:
+        """Return the columns in a file or of a query to a database.
+
+        Parameters
+        ----------
+        path : Path or Database
+        options : ReadOptions
+        as_written : bool, default=False
+            Whether the cells of anything except text files remain as they are, for a schema.
 
         Raises
         ------
         ValueError
-            When it cannot be read.
+            When they cannot be read.
         """
+        if isinstance(path, Database):
+            _refuse(options, (*OF_TEXT, *OF_CELLS, "sheet"), "files")
+            return cls(_of_types(path.read(), options, as_written), options, True)
         path = Path(path)
         with reading(path, own="cannot be read: "):
-            content = _read_file(path, options)
+            content = _read_file(path, options, as_written)
         return cls(content, options, path.suffix != ".npy" and options.header is not False)
 
     @property
@@ -155,7 +169,11 @@ class SiteFile:
 
     def describe(self) -> list[ColumnProfile]:
         """Return what each column contains."""
-        return describe_columns(self.content.frame, self.options.ids, self.text)
+        profiles = describe_columns(self.content.frame, self.options.ids, self.text)
+        return [
+            replace(one, kind="unreadable") if one.name in self.content.unreadable else one
+            for one in profiles
+        ]
 
     def table(self, raw: bool = False) -> Table:
         """Return the rows for a run.
@@ -222,9 +240,10 @@ class SiteFile:
         """Raise ValueError if columns lose zeros or errors, or have different decimal marks."""
         frame, commas = self.content.frame, self.content.decimal_commas
         for name in used:
-            checks.check_faults(self.content.faults, name, self.options.gap_words)
-        chosen = set(used)
-        checks.check_zeros({k: v for k, v in self.content.leading_zeros.items() if k in chosen})
+            self.content.check(name, self.options.gap_words)
+            if name in self.content.codes:
+                declared = name in self.content.declared
+                checks.check_no_codes(name, self.content.codes[name], declared)
         with_comma = next((name for name in used if name in commas), None)
         if with_comma is None:
             return
@@ -238,14 +257,15 @@ class SiteFile:
 
 
 def read_table(
-    path: Path, options: ReadOptions | None = None, *, raw: bool = False, **changed: Any
+    path: Path | Database, options: ReadOptions | None = None, *, raw: bool = False, **changed: Any
 ) -> Table:
     r"""Read a site's rows and check that its features are finite numbers.
 
     Parameters
     ----------
-    path : Path
-        A .csv, .tsv, .txt, .xlsx, .arff, .parquet or .npy file. Text may be compressed (.csv.gz).
+    path : Path or Database
+        A file with one of the `SUFFIXES`, or a query to a database. Text may be compressed
+        (.csv.gz).
     options : ReadOptions, optional
         Which columns are which, and how the file is written.
     raw : bool, default=False
@@ -267,10 +287,15 @@ def read_table(
     and the words NA, N/A, #N/A, NaN, NULL, None and nil (in small or large letters), a point, one
     or two hyphens and a question mark are gaps. In a column of text, only empty cells and the words
     of ``na_values`` are gaps, because NA may be a category, such as Namibia. Spaces around text do
-    not count, and true, True and TRUE are the same. In an Excel file, an error such as #DIV/0! is a
+    not count, and true, True and TRUE are the same. In a sheet, an error such as #DIV/0! is a
     gap only if it is one of ``na_values``, and a formula must have a stored value. A column of
     ``text`` stays as it is written; as a feature it has pandas' type of categories, which is text
     for every protocol.
+
+    In a file with types (Parquet, Feather, Arrow, SAS, SPSS, Stata, Dataset-JSON) and in a
+    database, the type says what a column contains. If most of its texts look like numbers, the
+    column is refused, unless ``text`` or ``decimal`` says what they are. Values that no run can
+    use, such as bytes and lists, are refused if the column is used.
 
     With ``raw``, a column of text in which most texts look like numbers is refused, and so is one
     with more than 50 texts of which at least 90 % are different, which are identifiers; ``text``
@@ -287,7 +312,7 @@ def read_table(
     (['age', 'bmi'], ['a', 'b'])
     """
     options = replace(options or ReadOptions(), **changed)
-    with reading(path):
+    with reading(path if isinstance(path, Path) else str(path)):
         return SiteFile.read(path, options).table(raw)
 
 
@@ -424,33 +449,151 @@ def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     part.replace(path)
 
 
-def _read_file(path: Path, options: ReadOptions) -> FileTable:
+def _read_file(path: Path, options: ReadOptions, as_written: bool) -> FileTable:
     """Return the table in a file."""
     if path.is_dir():
         raise ValueError("it is a folder; name a file")
     if is_text_file(path):
-        _refuse(options, ("sheet",), "Excel files")
+        _refuse(options, ("sheet",), "files with sheets")
         return read_text(path, options)
-    _refuse(options, OF_TEXT, "text files")
     suffix = path.suffix.lower()
-    if suffix == ".xlsx":
-        return _read_excel(path, options)
-    _refuse(options, (*OF_CELLS, "sheet"), "text and Excel files")
-    frame = _read_typed(path, suffix)
+    if suffix in statistical_files.SUFFIXES:
+        _refuse(options, ("separator",), "text files")
+        _refuse(options, (*OF_CELLS, "sheet"), "text files and sheets")
+        table = statistical_files.read_statistical(path, options.encoding)
+        return _of_types(table, options, as_written)
+    _refuse(options, OF_TEXT, "text files")
+    if suffix in sheets.SUFFIXES:
+        content = sheets.read_sheet(path, options)
+        return content if as_written else _interpreted(content, options, options.decimal or ".")
+    _refuse(options, (*OF_CELLS, "sheet"), "text files and sheets")
+    if suffix not in (".npy", ".arff"):
+        return _of_types(_read_typed(path, suffix), options, as_written)
+    _refuse(options, ("decimal",), "files with text")
+    content = FileTable(_read_npy(path) if suffix == ".npy" else _read_arff(path, options))
+    return _interpreted(content, options, "")
+
+
+def _of_types(table: TypedTable, options: ReadOptions, as_written: bool) -> FileTable:
+    """Return the table of a source that states the types of its columns."""
+    frame, unreadable = frame_of(table)
+    names = [composed(str(name)) for name in frame]
+    if repeated := [name for name, n in Counter(names).items() if n > 1]:
+        raise ValueError(f"columns with the same name: {', '.join(repeated)}; rename them")
+    frame.columns = pd.Index(names)
+    content = FileTable(
+        frame,
+        declared={name for name in names if are_texts(frame[name])},
+        unreadable={composed(name): why for name, why in unreadable.items()},
+        labels={composed(name): labels for name, labels in table.labels.items()},
+        missing={composed(name): labels for name, labels in table.missing.items()},
+    )
+    return content if as_written else _interpreted(content, options, options.decimal or "")
+
+
+def _interpreted(content: FileTable, options: ReadOptions, decimals: str) -> FileTable:
+    """Return a table whose columns are numbers or text as the options say.
+
+    Parameters
+    ----------
+    content : FileTable
+    options : ReadOptions
+    decimals : str
+        The decimal mark of numbers among the texts; empty if texts are no numbers.
+    """
+    frame, words = content.frame, options.gap_words
+    texts = {*named_columns(options.text, [*frame]), options.ids}
+    for name in frame.columns:
+        column = frame[name]
+        if name in texts:
+            frame[name] = clean_text(as_text(column), words)
+        elif pd.api.types.is_numeric_dtype(column):
+            frame[name] = without_numbers(column, words)
+        elif isinstance(column.dtype, pd.CategoricalDtype):
+            frame[name] = clean_text(column.astype(object), words).astype("category")
+        elif name in content.declared and not decimals:
+            frame[name] = found = clean_text(column, words)
+            form, like = numbers_in_form(found.dropna().astype(object))
+            if form == "marks":
+                content.codes[name] = next(text for text in found if text in like)
+        elif name in content.declared or column.dtype == object:
+            frame[name] = _plain(column, words, decimals, content)
+    return content
+
+
+def _plain(
+    column: pd.Series, words: Collection[str], decimals: str, content: FileTable
+) -> pd.Series:
+    """Return a column of any objects as numbers or text; others are as they are.
+
+    A text that can be a code is noted in ``content``.
+    """
+    values = column.dropna()
+    texts = [value.strip() for value in values if isinstance(value, str)]
+    if not texts:
+        numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        exact = numbers and all(abs(v) <= MAX_EXACT for v in values)
+        return without_numbers(pd.to_numeric(column), words) if exact else column
+    result, _ = read_cells(as_text(column), words, decimals)
+    code, name = next(filter(CODE.fullmatch, texts), None), str(column.name)
+    if code and name not in content.declared and pd.api.types.is_numeric_dtype(result):
+        content.codes[name] = code
+    return result
+
+
+def _refuse(options: ReadOptions, names: tuple[str, ...], files: str) -> None:
+    """Raise ValueError if one of these options is given, which apply to other files."""
+    default = {field.name: field.default for field in fields(ReadOptions)}
+    for name in names:
+        if getattr(options, name) not in (default[name], True):
+            raise ValueError(f"{name} applies to {files} only; leave it out")
+
+
+def _read_typed(path: Path, suffix: str) -> TypedTable:
+    """Return the table in a file whose columns have types."""
+    if suffix in typed.SUFFIXES:
+        return typed.read_arrow(path)
+    if suffix in dataset_json.SUFFIXES:
+        return dataset_json.read_dataset_json(path)
+    raise ValueError(
+        f"the format {suffix or 'without a suffix'} is unknown; known are {', '.join(SUFFIXES)}"
+    )
+
+
+def _read_npy(path: Path) -> pd.DataFrame:
+    """Return the table in a .npy file, whose columns are called 0, 1 and so on."""
+    array = read_npy(path)
+    if array.ndim != 2:
+        raise ValueError(f"the array must have 2 axes, rows and columns, got {array.ndim}")
+    check_extent(path, max(len(array), 32), array.shape[1])  # a column has a name, too
+    return pd.DataFrame(array, columns=[str(i) for i in range(array.shape[1])])
+
+
+def _read_arff(path: Path, options: ReadOptions) -> pd.DataFrame:
+    """Return the table in an .arff file, with the types that its header declares."""
+    from fedlib.datasets.tables import parse
+
+    try:
+        frame = parse("rows.arff", path.read_bytes())
+    except Exception as error:
+        if not str(error):
+            raise
+        raise ValueError(
+            f"{error}; of .arff files only dense rows of numbers and of categories in ASCII are"
+            " read, which are either all in quotation marks of one kind or all without; save"
+            " the rows as .csv"
+        ) from error
     frame.columns = [composed(str(name)) for name in frame.columns]
-    if not frame.columns.is_unique:
-        repeated = ", ".join(map(str, frame.columns[frame.columns.duplicated()].unique()))
-        raise ValueError(f"columns with the same name: {repeated}; rename them")
-    for name in named_columns(options.text, list(frame.columns)):
-        if name in frame:
-            frame[name] = as_text(frame[name])
-    # In ARFF, a question mark is a missing value; scipy reads it as a category.
-    words = options.gap_words | ({"?"} if suffix == ".arff" else set())
-    frame = _without_words(frame, words)
-    if suffix == ".arff":
-        for name in frame.columns.difference(named_columns(options.text, list(frame.columns))):
-            frame[name] = _declared(frame[name])
-    return FileTable(frame)
+    if repeated := [name for name, n in Counter(frame.columns).items() if n > 1]:
+        raise ValueError(f"columns with the same name: {', '.join(repeated)}; rename them")
+    kept = named_columns(options.text, [*frame])
+    for name in frame.columns:
+        column = frame[name]
+        if not pd.api.types.is_numeric_dtype(column):
+            # A question mark is a missing value; scipy reads it as a category.
+            column = clean_text(column, options.gap_words | {"?"})
+        frame[name] = column if name in kept else _declared(column)
+    return frame
 
 
 def _declared(column: pd.Series) -> pd.Series:
@@ -462,252 +605,6 @@ def _declared(column: pd.Series) -> pd.Series:
     if pd.api.types.is_numeric_dtype(column) or not pd.api.types.is_string_dtype(column.dropna()):
         return column
     texts = {*column.dropna()}
-    if all(POINT.fullmatch(one) and not LEADING_ZERO.fullmatch(one) for one in texts):
+    if all(POINT.fullmatch(one) and not re.match(r"0\d", one) for one in texts):
         return pd.to_numeric(column)
     return column.astype("category")
-
-
-def _refuse(options: ReadOptions, names: tuple[str, ...], files: str) -> None:
-    """Raise ValueError if one of these options is given, which apply to other files."""
-    default = {field.name: field.default for field in fields(ReadOptions)}
-    for name in names:
-        if getattr(options, name) not in (default[name], True):
-            raise ValueError(f"{name} applies to {files} only; leave it out")
-
-
-def _read_typed(path: Path, suffix: str) -> pd.DataFrame:
-    """Return the table in a file whose columns have types."""
-    if suffix == ".npy":
-        array = read_npy(path)
-        if array.ndim != 2:
-            raise ValueError(f"the array must have 2 axes, rows and columns, got {array.ndim}")
-        check_extent(path, max(len(array), 32), array.shape[1])  # a column has a name, too
-        return pd.DataFrame(array, columns=[str(i) for i in range(array.shape[1])])
-    if suffix == ".parquet":
-        try:
-            from pyarrow import parquet
-
-            content = parquet.read_metadata(path)
-            check_extent(path, content.num_rows, content.num_columns)
-            return pd.read_parquet(path)
-        except ImportError as error:
-            raise ValueError('pyarrow is missing: pip install "fedlib-study[http]"') from error
-    if suffix == ".arff":
-        from fedlib.datasets.tables import parse
-
-        try:
-            return parse("rows.arff", path.read_bytes())
-        except Exception as error:
-            if not str(error):
-                raise
-            raise ValueError(
-                f"{error}; of .arff files only dense rows of numbers and of categories in ASCII are"
-                " read, which are either all in quotation marks of one kind or all without; save"
-                " the rows as .csv"
-            ) from error
-    raise ValueError(f"the format {suffix or 'without a suffix'} is unknown; known are {FORMATS}")
-
-
-def _without_words(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
-    """Return a table with gaps in place of some words and of empty texts."""
-    for name in frame.columns:
-        column = frame[name]
-        if pd.api.types.is_numeric_dtype(column):
-            frame[name] = without_numbers(column, words)
-        elif not isinstance(column.dtype, pd.CategoricalDtype) and (
-            pd.api.types.is_string_dtype(column)
-        ):
-            frame[name] = clean_text(column, words)
-    return frame
-
-
-# Excel files: one sheet, whose cells have types of their own.
-
-
-def _read_excel(path: Path, options: ReadOptions) -> FileTable:
-    """Return the table in a sheet of an Excel file.
-
-    Raises
-    ------
-    ValueError
-        When there are several sheets and none is named, the sheet has no names, or the package that
-        reads it is missing.
-    """
-    _check_size(path)
-    frame, sheet = _read_sheet(path, options)
-    frame = frame.iloc[options.skip_lines :]
-    frame = frame[frame.notna().any(axis=1)].dropna(axis=1, how="all")
-    if not len(frame):
-        raise ValueError("the sheet is empty")
-    names = [str(i) for i in range(frame.shape[1])]
-    first = int(frame.index[0])
-    if options.header is not False:
-        first += 1
-        names = clean_text(as_text(frame.iloc[0])).fillna("").tolist()
-        frame = frame.iloc[1:]
-        rows = frame.head(N_ROWS).apply(as_text).fillna("").to_numpy(str)
-        check_names(names, rows.tolist(), f"row {first} of the sheet", options)
-    places = dict(zip(map(int, frame.columns), names, strict=True))
-    faults = _faults(path, sheet, first, places)
-    frame = frame.set_axis(names, axis=1).reset_index(drop=True)
-    texts = [*named_columns(options.text, names), options.ids]
-    zeros: dict[str, str] = {}
-    for name in names:
-        frame[name] = _column(frame[name], name in texts, options, zeros)
-    return FileTable(frame, leading_zeros=zeros, faults=faults)
-
-
-def _check_size(path: Path) -> None:
-    """Raise ValueError if the archive unpacks to far more than its size."""
-    limit = unpacked_limit(path.stat().st_size)
-    if not zipfile.is_zipfile(path):
-        raise ValueError("it is no .xlsx file; open it in Excel and save it as .xlsx or .csv")
-    with zipfile.ZipFile(path) as archive:
-        if sum(part.file_size for part in archive.infolist()) > limit:
-            raise ValueError(
-                f"the file unpacks to more than {limit:,} bytes, which is too much for its size;"
-                " save the sheet as .csv"
-            )
-        for part in archive.infolist():
-            if part.filename.endswith(".xml"):
-                with archive.open(part) as content:
-                    check_extent(path, *last_cell(content))
-
-
-def _read_sheet(path: Path, options: ReadOptions) -> tuple[pd.DataFrame, str]:
-    """Return the cells of a sheet, with NaN for empty ones, and the name of the sheet."""
-    try:
-        book = pd.ExcelFile(path, engine="calamine")
-    except ImportError as error:
-        raise ValueError('python-calamine is missing: pip install "fedlib-study[excel]"') from error
-    with book:
-        sheets = [str(name) for name in book.sheet_names]
-        if options.sheet is None and len(sheets) > 1:
-            raise ValueError(
-                f"there are {len(sheets)} sheets: {', '.join(sheets[:20])}; name one with --sheet"
-            )
-        if options.sheet is not None and options.sheet not in sheets:
-            raise ValueError(
-                f"there is no sheet {options.sheet!r}; the sheets are {', '.join(sheets[:20])}"
-            )
-        sheet = options.sheet or sheets[0]
-        cells = pd.read_excel(
-            book,
-            sheet_name=sheet,
-            header=None,
-            dtype=object,
-            keep_default_na=False,
-            na_values=[""],
-        )
-    return cells.astype(object), sheet
-
-
-# Cells without a value. calamine gives them as empty ones.
-
-
-def _faults(
-    path: Path, sheet: str, first: int, names: Mapping[int, str]
-) -> dict[str, dict[str, str]]:
-    """Return the errors and the formulas without a stored value below the names.
-
-    Parameters
-    ----------
-    path : Path
-    sheet : str
-    first : int
-        The first row of values, from 0.
-    names : mapping of int to str
-        The name of each column, by its position in the sheet.
-
-    Returns
-    -------
-    dict
-        By column, the place of the first cell with each error, such as ``{"#N/A": "cell B7 of sheet
-        'a'"}``. The error of a formula without a stored value is an empty text.
-    """
-    found: dict[str, dict[str, str]] = {}
-    row = -1
-    with zipfile.ZipFile(path) as archive:
-        inside = _part(archive, sheet)
-        with archive.open(inside) as part:
-            if not _suspicious(part):  # in a third of the time
-                return found
-        with archive.open(inside) as part:
-            for _, element in ElementTree.iterparse(part):
-                if not element.tag.endswith("}row"):
-                    continue
-                row, column = int(element.get("r", row + 2)) - 1, -1
-                for cell in element:
-                    letters = re.match("[A-Z]+", cell.get("r", ""))
-                    column = position_of(letters[0]) if letters else column + 1
-                    error = _error(cell)
-                    if error is not None and row >= first and column in names:
-                        place = f"cell {_letters(column)}{row + 1} of sheet {sheet!r}"
-                        found.setdefault(names[column], {}).setdefault(error, place)
-                element.clear()
-    return found
-
-
-def _part(archive: zipfile.ZipFile, sheet: str) -> str:
-    """Return the name of the file in the archive that contains a sheet."""
-    book = ElementTree.fromstring(archive.read("xl/workbook.xml"))
-    links = ElementTree.fromstring(archive.read("xl/_rels/workbook.xml.rels"))
-    listed = (each for each in book.iter() if each.tag.endswith("}sheet"))
-    found = next(each for each in listed if each.get("name") == sheet)
-    link = next(value for key, value in found.items() if key.endswith("}id"))
-    target = next(each.get("Target", "") for each in links if each.get("Id") == link)
-    return posixpath.normpath(posixpath.join("/xl", target)).lstrip("/")
-
-
-def _suspicious(part: IO[bytes]) -> bool:
-    """Return whether the XML of a sheet may have errors or formulas, without parsing it."""
-    return any(mark in block for block in blocks_of(part, 2) for mark in MARKS)
-
-
-def _error(cell: ElementTree.Element) -> str | None:
-    """Return the error in a cell, "" for a formula without a stored value, None for other cells."""
-    kind, texts = cell.get("t"), {part.tag.rpartition("}")[2]: part.text or "" for part in cell}
-    value = texts.get("v", "")
-    if kind == "e":
-        return value or "#N/A"
-    stored = value or (kind == "str" and "v" in texts)  # the value may be an empty text
-    return "" if "f" in texts and not stored else None
-
-
-def _letters(position: int) -> str:
-    """Return the letters of a column.
-
-    Examples
-    --------
-    >>> _letters(0), _letters(27)
-    ('A', 'AB')
-    """
-    letters, position = "", position + 1
-    while position:
-        position, digit = divmod(position - 1, 26)
-        letters = chr(ord("A") + digit) + letters
-    return letters
-
-
-def _column(
-    column: pd.Series, is_text: bool, options: ReadOptions, zeros: dict[str, str]
-) -> pd.Series:
-    """Return a column as numbers, as text, or as it is if it contains dates or truth values.
-
-    A text such as 007 that becomes a number is added to ``zeros``.
-    """
-    if is_text:
-        return clean_text(as_text(column), options.gap_words)
-    values = column.dropna()
-    if not any(isinstance(value, str) for value in values):
-        if not all(isinstance(value, int | float) for value in values) or any(
-            isinstance(value, bool) for value in values
-        ):
-            return column
-        return without_numbers(pd.to_numeric(column), options.gap_words)
-    result, _ = read_cells(as_text(column), options.gap_words, options.decimal or ".")
-    if pd.api.types.is_numeric_dtype(result):
-        texts = [value.strip() for value in values if isinstance(value, str)]
-        if first := next(filter(LEADING_ZERO.fullmatch, texts), None):
-            zeros[str(column.name)] = first
-    return result

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedlib.core.wording import composed
-from fedlib.tables.columns import COMMA, POINT, QUOTED, without_formula_guard
+from fedlib.tables.columns import CODE, COMMA, POINT, QUOTED, without_formula_guard
 from fedlib.tables.streams import ReadOptions, open_text
 
 SEPARATORS = ",;\t|"  # spaces are tried too, but may be in any text
@@ -25,7 +25,6 @@ GOOD = 0.8  # a score from which no other separator is considered that fits all 
 NAMES = {",": "the comma", ";": "the semicolon", "\t": "the tab", "|": "|", " ": "spaces"}
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 UNNAMED = re.compile(r"Unnamed: \d+")  # what pandas writes for a column without a name
-LEADING_ZERO = re.compile(r"0\d+")
 # Characters that stand for those in quotation marks, until the fields are separated.
 HIDDEN = 0xE000  # private characters begin here
 UNQUOTED = {HIDDEN + i: i for i in range(256)}
@@ -46,8 +45,8 @@ class Layout:
         The names of the columns, or their positions.
     n_extra : int
         The count of separators at the end of each row.
-    leading_zeros : mapping of str to str
-        By column, a text that begins with 0, such as 007.
+    codes : mapping of str to str
+        By column, a text that can be a code, such as 007.
     spaced_quotes : bool
         Whether there are spaces between a separator and a quotation mark.
     """
@@ -57,7 +56,7 @@ class Layout:
     skip: int
     names: list[str]
     n_extra: int
-    leading_zeros: dict[str, str]
+    codes: dict[str, str]
     spaced_quotes: bool
 
 
@@ -88,14 +87,14 @@ def find_layout(path: Path, encoding: str, options: ReadOptions) -> Layout:
     else:
         rows = rows[1:]
         first = rows[0][0] if rows else len(lines) + 1
-    zeros: dict[str, str] = {}
+    codes: dict[str, str] = {}
     for _, cells in rows:
         for name, cell in zip(names, cells, strict=False):
             text = cell.strip(QUOTE)
-            if text.startswith("0") and LEADING_ZERO.fullmatch(text):
-                zeros.setdefault(name, text)
+            if CODE.fullmatch(text):
+                codes.setdefault(name, text)
     spaced = bool(separator) and any(f'{separator} "' in line for line in lines[:N_LINES])
-    return Layout(encoding, separator, first - 1, names, n_extra, zeros, spaced)
+    return Layout(encoding, separator, first - 1, names, n_extra, codes, spaced)
 
 
 def _head(path: Path, encoding: str) -> tuple[list[str], bool]:

@@ -58,7 +58,7 @@ class ReadOptions:
         Further words that are gaps in every column, separated by commas. In columns of numbers, NA,
         N/A, NaN, NULL, a point, a hyphen and a question mark are gaps anyway.
     sheet : str, optional
-        The sheet of an Excel file; needed if there are several.
+        The sheet of an .xlsx or .ods file; needed if there are several.
     text : str or sequence of str, optional
         The columns that stay text as it is written, such as codes and zip codes, also if they look
         like numbers or identifiers.
@@ -234,17 +234,29 @@ def is_text_file(path: Path) -> bool:
     return Path(path.name.lower().removesuffix(".gz")).suffix in (".csv", ".tsv", ".txt")
 
 
+def is_address(text: str) -> bool:
+    """Return whether a text is the address of a database, and not the path of a file.
+
+    Examples
+    --------
+    >>> is_address("postgresql://host/db"), is_address("site.csv")
+    (True, False)
+    """
+    return ADDRESS.match(text) is not None
+
+
 # What other files begin with, behind blanks, and what to do with them.
 OTHER_FILES = {
-    rb"PK\x03\x04": "a ZIP archive or an Excel file; unpack it, or name it .xlsx",
+    rb"PK\x03\x04": "a ZIP archive or a sheet; unpack it, or name it .xlsx or .ods",
     rb"\xd0\xcf\x11\xe0": "an old Excel file; save it as .xlsx or .csv",
     rb"\x1f\x8b": "compressed; add .gz to its name",
     rb"BZh\d|\xfd7zXZ|\x28\xb5\x2f\xfd": "compressed; unpack it, or compress it with gzip",
     rb"PAR1": "a Parquet file; name it .parquet",
     rb"%PDF|{\\rtf|\x89PNG": "a document or a picture; export the table as .csv",
     rb"<[!?A-Za-z]": "HTML or XML, such as the page of a login; download the table itself as .csv",
-    rb'\[\s*[\[{]|{\s*["\[{]': "JSON; write the table as .csv",
+    rb'\[\s*[\[{]|{\s*["\[{]': "JSON; write the table as .csv, or name Dataset-JSON .json",
 }
+ADDRESS = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")  # the beginning of one
 PLACE = re.compile(rb"""\sr\s*=\s*["']([A-Za-z]*)([0-9]{1,20})""")  # of a row or a cell
 ALWAYS_UNPACKED = 2**28  # bytes; tables of repeated rows are compressed well
 MAX_RATIO = 100  # of the unpacked to the packed size beyond it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.columns import MAX_EXACT
-from fedlib.tables.columns import GROUPED, clean_text, read_cells
+from fedlib.tables.columns import GROUPED, check_faults, clean_text, read_cells
 from fedlib.tables.layouts import Layout, counted, find_layout, separator_name
 from fedlib.tables.streams import (
     ReadOptions,
@@ -25,6 +25,7 @@ from fedlib.tables.streams import (
     open_text,
     undecodable,
 )
+from fedlib.tables.typed import Labels
 
 N_ROWS = 2**15  # that are parsed at a time
 # Without it, pandas before 3.1 errs in the last bit of a number; pandas 3.1 deprecates it.
@@ -43,18 +44,34 @@ class FileTable:
         In words, what separates the fields; empty if there is one column, and for other files.
     decimal_commas : set of str
         The columns with decimal commas, in a file for which no option names the decimal mark.
-    leading_zeros : mapping of str to str
-        By column of numbers, a text among them that begins with 0, such as 007.
+    codes : mapping of str to str
+        By column of numbers, a text among them that can be a code, such as 007.
+    declared : set of str
+        The columns that contain text by their type in the file.
+    unreadable : mapping of str to str
+        By column, why its values cannot be used.
+    labels, missing : mapping of str to mapping of str to str
+        By column, the labels of its codes and of its user-defined missing values.
     faults : mapping of str to mapping of str to str
-        By column of an Excel file, the place of the first cell with each error, such as #DIV/0!.
+        By column of a sheet, the place of the first cell with each error, such as #DIV/0!.
         The error of a formula without a stored value is an empty text.
     """
 
     frame: pd.DataFrame
     separator: str = ""
     decimal_commas: set[str] = field(default_factory=set)
-    leading_zeros: dict[str, str] = field(default_factory=dict)
+    codes: dict[str, str] = field(default_factory=dict)
+    declared: set[str] = field(default_factory=set)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    labels: Labels = field(default_factory=dict)
+    missing: Labels = field(default_factory=dict)
     faults: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def check(self, name: str, gaps: Collection[str]) -> None:
+        """Raise ValueError if a column has a cell that is no value and none of the ``gaps``."""
+        if name in self.unreadable:
+            raise ValueError(f"column {name!r} cannot be used: {self.unreadable[name]}")
+        check_faults(self.faults, name, gaps)
 
 
 def read_text(path: Path, options: ReadOptions) -> FileTable:
@@ -80,12 +97,9 @@ def read_text(path: Path, options: ReadOptions) -> FileTable:
     if len(layout.names) == 1:
         _check_single(frame[layout.names[0]], layout, options)
         _check_records(path, layout)
-    zeros = {
-        name: text
-        for name, text in layout.leading_zeros.items()
-        if pd.api.types.is_numeric_dtype(frame[name])
-    }
-    return FileTable(frame, separator_name(layout.separator), commas, zeros)
+    numeric = pd.api.types.is_numeric_dtype
+    codes = {name: text for name, text in layout.codes.items() if numeric(frame[name])}
+    return FileTable(frame, separator_name(layout.separator), commas, codes)
 
 
 def _text_columns(layout: Layout, options: ReadOptions) -> list[str]:

@@ -73,6 +73,7 @@ CHANGED = {
     "gmm_samples": {"n_points": 200, "component_numbers": [1, 2, 4, 10], "random_state": 1},
     "gmm_steps": {"n_repeats": 5, "random_state": 3},
     "horizontal_dbscan": {"cell_size": 0.04, "n_orders": 5},
+    "hospital_files": {"n_patients": 40, "random_state": 1},
     "kmeans": {"n_clusters": 4, "n_seeds": 2},
     "kmeans_choices": {"random_state": 1, "n_seeds": 1, "most_clusters": 3},
     "privacy_differential": {"epsilons": [1.0, 3.0], "n_runs": 2, "n_replies": 50},

@@ -1,8 +1,9 @@
 """One process of the command line: its arguments, folder and output are the global ``settings``.
 
-With the setting ``dies``, the process kills itself at a moment: ``(moment, number)`` is its
-``number``-th moment of this kind, counted from 0. With the setting ``installed``, the process
-becomes one of the installed command, which has to import everything.
+The setting ``environment`` has further variables of the environment. With the setting ``dies``, the
+process kills itself at a moment: ``(moment, number)`` is its ``number``-th moment of this kind,
+counted from 0. With the setting ``installed``, the process becomes one of the installed command,
+which has to import everything.
 """
 
 import os
@@ -55,6 +56,7 @@ if __name__ == "__main__":
         os.dup2(file, stream)
     os.environ.pop("FEDLIB_TOKEN", None)
     os.environ["FEDLIB_STATE"] = str(Path(settings["folder"], "state").absolute())
+    os.environ.update(settings.get("environment", {}))
     if "dies" in settings:
         die_at(*settings["dies"])
     if "installed" in settings:

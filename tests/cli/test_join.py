@@ -37,7 +37,7 @@ FILES = {
         ("good.csv --separator ab", "the separator must be one character"),
         ("good.csv --decimal ;", "the decimal mark must be '.' or ','"),
         ("good.csv --encoding no", "the encoding must be one that Python has"),
-        ("good.csv --sheet one", "sheet applies to Excel files only"),
+        ("good.csv --sheet one", "sheet applies to files with sheets only"),
         ("title.csv", "leave it out with --skip-lines 1"),
         ("codes.csv --protocol pipeline/kmeans", "as text with --text code"),
         ("codes.csv --text code", "column 'code' is kept as text; text and gaps need a run that"),

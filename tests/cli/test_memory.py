@@ -7,6 +7,7 @@ import click
 import pytest
 from cli_helpers import invoke, refuse
 
+from fedlib.cli.data import SourceOptions
 from fedlib.cli.join import JoinOptions, Site
 from fedlib.core.messages import shown
 from fedlib.core.site_memory import TableMemory
@@ -77,7 +78,7 @@ LOCKED = "the site is locked; see --unlock"
 
 def test_rows_that_change_under_a_site_are_not_read():
     """What is answered about them would belong to the memory of the earlier rows."""
-    rows = Site(JoinOptions(url="", data=DATA, reading=ReadOptions()))
+    rows = Site(JoinOptions(url="", data=SourceOptions(data=DATA), reading=ReadOptions()))
     before = rows.read(DATA)
     DATA.write_text("x,y\n1,2\n3,4\n")
     assert rows.read(DATA) is before

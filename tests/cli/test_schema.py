@@ -90,3 +90,28 @@ def test_files_that_cannot_be_used(rows):
     error = refuse("schema", "draft", "site.csv", "--out", "x.json", "--target", "no")
     assert "site.csv: there is no column 'no'" in error
     assert not Path("x.json").exists()
+
+
+def test_a_draft_with_a_dictionary_names_what_the_two_files_do_not_share(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    header = "field_name,form_name,field_type,select_choices_or_calculations,identifier"
+    Path("dictionary.csv").write_text(
+        f'{header}\nrecord_id,a,text,,\nname,a,text,,y\nsex,a,radio,"1, Male | 2, Female",\n'
+        "gone,a,text,,\n"
+    )
+    rows = [f"{i // 2},N,{i % 2 + 1},{i},x{i}" for i in range(40)]
+    Path("export.csv").write_text("\n".join(["record_id,name,sex,extra,word", *rows]))
+    output = invoke("schema", "draft", "export.csv", "--dictionary", "dictionary.csv").splitlines()
+    assert output[0] == "schema.json: 2 columns to confirm, 3 not read"
+    assert output[1].startswith("'record_id' is no primary key, because its values repeat")
+    assert output[2:5] == [
+        "columns that the dictionary does not have: 'extra', 'word'",
+        "variables that the export does not have: 'gone'",
+        "not read, because they are identifiers, times, files, free text or added by REDCap:"
+        " 'name'",
+    ]
+    assert output[5].startswith("not read: 'word': not all values are numbers")
+    assert len(output) == 6
+    assert "no data dictionary" in refuse(
+        "schema", "draft", "export.csv", "--dictionary", "export.csv", "--out", "b.json"
+    )

@@ -321,7 +321,7 @@ BY_SCHEMA = [
     ("number", {}, "truth", [1.0, 0.0]),
     ("number", {}, "truth objects", [1.0, 0.0]),
     ("number", {}, "infinity", ODD.format(1)),
-    ("number", {}, "bytes", [1.0, 2.0]),
+    ("number", {}, "bytes", "column 'c' contains bytes, which can be text of any encoding; decode"),
     ("number", {}, "surrogate", "column 'c' must be text of Unicode characters"),
     ("number", {}, "lists", ODD.format(2)),
     *(
@@ -347,7 +347,7 @@ BY_SCHEMA = [
     ("date", {}, "date texts", [18292.0, 18292.0]),
     ("date", {}, "truth", ODD.format(2)),
     ("date", {}, "truth objects", ODD.format(2)),
-    ("date", {}, "durations", ODD.format(2)),
+    ("date", {}, "durations", "column 'c' contains durations; declare .* number and a unit"),
 ]
 
 
@@ -359,6 +359,15 @@ def test_a_schema_reads_kinds_by_the_type_of_the_field(type, field, kind, expect
             applied(type, **field)(content)
     else:
         assert repr(applied(type, **field)(content)) == repr(expected)
+
+
+@pytest.mark.parametrize("kind", ["M8[ns]", "m8[ns]"])
+def test_dates_and_durations_in_nanoseconds_are_no_integers(kind):
+    values = np.array([1, 2], kind)
+    for read in (read_classes, lambda given: read_ids(given, 2)):
+        for given in (values, pd.Series(values)):
+            with pytest.raises(ValueError, match="got a date in row 1: convert"):
+                read(given)
 
 
 def test_truth_values_as_classes_have_one_spelling():

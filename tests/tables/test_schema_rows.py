@@ -378,7 +378,7 @@ def test_frames_of_other_types_are_read():
         field("boolean", name="flag"),
         field(name="mixed"),
         field("date", name="stamp", format="%Y%m%d"),
-        field("date", name="local"),
+        field("date", {"timezone": "Europe/Berlin"}, name="local"),
     )
     X = schema.apply(frame)[0].X
     assert X["x"].dropna().tolist() == [1, 3]
@@ -500,7 +500,7 @@ def test_other_files_are_read(tmp_path):
 def test_a_missing_package_is_named(monkeypatch):
     schema = schema_of(field())
     monkeypatch.setitem(sys.modules, "pyarrow.csv", None)
-    with pytest.raises(ValueError, match="a schema needs pyarrow, which is missing: pip install"):
+    with pytest.raises(ValueError, match="pyarrow is missing: pip install"):
         schema.apply(pd.DataFrame({"x": ["1"]}))
 
 

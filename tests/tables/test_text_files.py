@@ -155,7 +155,7 @@ def test_what_is_read(text, options, expected, tmp_path):
         ("a,b\n1,2\n", {"encoding": "no such"}, "the encoding must be one .* got 'no such'"),
         ("a,b\n1,2\n", {"encoding": "hex"}, "the encoding must be one .* got 'hex'"),
         ("a,b\n1,2\n", {"skip_lines": -1}, "skip_lines must be 0 or more, got -1"),
-        ("a,b\n1,2\n", {"sheet": "x"}, "sheet applies to Excel files only"),
+        ("a,b\n1,2\n", {"sheet": "x"}, "sheet applies to files with sheets only"),
     ],
 )
 def test_what_is_refused(text, options, message, tmp_path):
@@ -224,7 +224,7 @@ def test_encodings_without_a_mark(tmp_path):
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        (b"PK\x03\x04", "a ZIP archive or an Excel file"),
+        (b"PK\x03\x04", "a ZIP archive or a sheet"),
         (b"\x1f\x8b", "compressed; add .gz to its name"),
         (b"PAR1", "a Parquet file; name it .parquet"),
     ],

@@ -57,6 +57,7 @@ from fedlib.kernels.representatives import cover_in_order
 
 COINCIDENCE = 1e-6  # of the noise's amplitude: at most this far apart, two points count as equal
 MAX_DRAWS = 100
+DIGEST = 32  # bytes
 
 NoiseKind = Literal["one_sided", "centred"]
 Seed = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]+\Z")]
@@ -98,7 +99,7 @@ class DrawRepresentatives(Message):
 
 
 class AnotherDraw(ValueError):
-    """The server requests representatives with other parameters than before.
+    """The server requests representatives with other parameters or of other rows than before.
 
     The noise of two replies with one seed differs by a known factor, so that together they disclose
     single points exactly.
@@ -202,6 +203,14 @@ class PPDBDCClient(RepresentativeClient):
             seed, kept = self.memory.first("noise", "ppdbdc", [seed, drawn.hex()])
             before = bytes.fromhex(kept)
         if before not in (b"", drawn):
+            if before[:-DIGEST] == drawn[:-DIGEST]:
+                raise AnotherDraw(
+                    "the rows or the features have changed since this site has answered"
+                    " DrawRepresentatives. Its noise is drawn once, and two replies with different"
+                    " noise, or with one noise about changed rows, would disclose points: use the"
+                    " same rows and features, or, if other people are in the rows, declare it with"
+                    " fedlib memory DATA --other-people"
+                )
             raise AnotherDraw(
                 "this site has answered DrawRepresentatives with other parameters or features, and"
                 " two replies with different noise would disclose points: use the same parameters"

@@ -26,7 +26,7 @@ from typing import Annotated, Any
 import msgspec
 
 from fedlib.core.messages import Privacy, exact, round_down, shown
-from fedlib.core.site_memory import Record, TableMemory
+from fedlib.core.site_memory import Record, TableMemory, valid
 
 MAX_EPSILON = 1e6  # a larger one is a mistake: it protects nothing
 MAX_RHO = 1e4  # almost no noise; a larger rho is never used
@@ -365,7 +365,7 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
         """
         charge = Charge(protocol, request, privacy.epsilon, privacy.rho)
         with self.memory.records() as records:
-            self._check([one.value for one in records if one.kind == KIND], charge, privacy)
+            self._check([one.value for one in valid(records, KIND)], charge, privacy)
             records.append(charge.record())
 
     def check(self, privacy: Privacy, protocol: str, request: str) -> None:

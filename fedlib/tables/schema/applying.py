@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fedlib.core.array_types import Ints
 from fedlib.core.columns import TEXT
 from fedlib.core.threads import check_n_jobs
 from fedlib.core.wording import printable
 from fedlib.tables.files import Table
 from fedlib.tables.schema.cells import IDENTIFIER, OTHER, Column, Values, read_values
-from fedlib.tables.schema.descriptor import import_arrow
 from fedlib.tables.schema.reading import Source
+from fedlib.tables.typed import Labels, import_arrow
 
 N_SHOWN = 5  # rows that a line names
 
@@ -107,6 +108,8 @@ class Report:
         One report per column that was read.
     ignored : tuple of str
         The names of the file's columns that the schema does not read.
+    labels : tuple of str
+        One line per code whose label in the file is not that of the schema.
 
     Examples
     --------
@@ -118,6 +121,7 @@ class Report:
     n_rows: int
     columns: tuple[ColumnReport, ...]
     ignored: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -132,6 +136,7 @@ class Report:
     def _changes(self) -> Iterator[str]:
         for column in self.columns:
             yield from (column.line(kind) for kind in CHANGES if getattr(column, kind))
+        yield from self.labels
         if self.ignored:
             shown = ", ".join(repr(printable(name, 60)) for name in self.ignored[:20])
             more = f" and {len(self.ignored) - 20} more" if len(self.ignored) > 20 else ""
@@ -178,7 +183,22 @@ def apply_columns(
     filled, given, reports = zip(*applied, strict=True) if applied else ((), (), ())
     ignored = tuple(name for name in source.names if name not in set(names))
     values, before = dict(zip(names, filled, strict=True)), dict(zip(names, given, strict=True))
-    return values, before, Report(source.n_rows, tuple(reports), ignored)
+    labels = tuple(_other_labels(columns, source.labels))
+    return values, before, Report(source.n_rows, tuple(reports), ignored, labels)
+
+
+def _other_labels(columns: Sequence[Column], labels: Labels) -> Iterator[str]:
+    """Yield a line per code that has another label in a file than in the schema."""
+    for column in columns:
+        found = labels.get(column.name, {})
+        for code, label in column.labels.items():
+            other = found.get(code, label)
+            if other.strip().casefold() != label.strip().casefold():
+                yield (
+                    f"column {printable(column.name, 60)!r}: the code {printable(code, 60)} is"
+                    f" {printable(other, 60)!r} in the file and {printable(label, 60)!r} in the"
+                    " schema; if the meaning differs, correct the codes"
+                )
 
 
 def _apply(
@@ -286,8 +306,12 @@ def to_table(
 def _feature(column: Column, values: NDArray[Any]) -> pd.Series:
     """Return a feature; an enumerated one has pandas' categories, so that codes remain text."""
     if column.categories is not None:
-        return pd.Series(pd.Categorical(values, categories=column.categories))
-    return pd.Series(values, dtype=object if column.kind == TEXT else None)
+        codes, texts = pd.factorize(values)  # faster than pandas makes categories of objects
+        known = {text: code for code, text in enumerate(column.categories)}
+        found: Ints = np.array([*(known[text] for text in texts), -1], np.int64)[codes]
+        dtype = pd.CategoricalDtype([*column.categories])
+        return pd.Series(pd.Categorical.from_codes(found, dtype=dtype))
+    return pd.Series(values, dtype=object if column.kind == TEXT else None, copy=False)
 
 
 def _classes(column: Column, values: NDArray[Any]) -> NDArray[Any]:

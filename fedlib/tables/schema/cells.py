@@ -7,7 +7,7 @@ by Arrow. Regular expressions are those of RE2, whose time is linear in the text
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.columns import MAX_EXACT, MAX_NUMBER, NUMBER, TEXT, TRUTH
+from fedlib.core.targets import number_text
 from fedlib.core.wording import printable
 from fedlib.tables.columns import numbers_among
-from fedlib.tables.schema.descriptor import import_arrow, whole
+from fedlib.tables.schema.descriptor import whole
+from fedlib.tables.typed import import_arrow
 
 OTHER = "other"
 IDENTIFIER = "identifier"
@@ -42,6 +44,8 @@ class Notation:
         The words for truth values.
     date : str
         The format of dates, as for `datetime.datetime.strptime`.
+    zone : str, optional
+        Where a time with a zone has its calendar day, such as ``"Europe/Berlin"``.
     """
 
     decimal: str = "."
@@ -50,6 +54,7 @@ class Notation:
     true: tuple[str, ...] = ()
     false: tuple[str, ...] = ()
     date: str = "%Y-%m-%d"
+    zone: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,8 @@ class Column:
     notation : Notation
     unconfirmed : tuple of str
         The properties that a person must still confirm.
+    labels : mapping of str to str
+        The labels of the categories that have one, which have no effect.
     """
 
     name: str
@@ -105,6 +112,7 @@ class Column:
     missing: tuple[str, ...] = ()
     notation: Notation = field(default_factory=Notation)
     unconfirmed: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def kind(self) -> int:
@@ -232,6 +240,9 @@ def read_values(column: Column, cells: Cells) -> Values:
     numbers: Floats
     gaps: Bools
     unreadable: Bools
+    if isinstance(cells, np.ndarray) and _all_accepted(column, cells):
+        nothing = np.zeros(len(cells), bool)
+        return Values(cells + 0.0, nothing, nothing, nothing)
     if isinstance(cells, np.ndarray):
         numbers, gaps = cells, _gaps_of_numbers(column, cells)
         unreadable = np.zeros(len(cells), bool)
@@ -252,6 +263,21 @@ def read_values(column: Column, cells: Cells) -> Values:
     low, high = column.limits or (-np.inf, np.inf)
     outside = (numbers < low) | ((numbers > high) & ~is_open)
     return Values(numbers, gaps, unreadable, outside)
+
+
+def _all_accepted(column: Column, numbers: Floats) -> bool:
+    """Return whether all numbers are accepted as they are; no array is made for the answer."""
+    if not len(numbers) or column.type not in ("number", "integer"):
+        return False
+    least, most = float(numbers.min()), float(numbers.max())  # NaN if there is a gap
+    low, high = column.limits or (-inf, inf)
+    limit = MAX_EXACT - 1 if column.type == "integer" else MAX_NUMBER
+    return (
+        max(low, -limit) <= least
+        and most <= min(high, limit)
+        and not any(least <= gap <= most for gap in numbers_among(column.missing))
+        and (column.type == "number" or bool((numbers == np.rint(numbers)).all()))
+    )
 
 
 def plain_numbers(column: Column) -> bool:
@@ -287,7 +313,7 @@ def encode(cells: Cells) -> tuple[Ints, Any]:
     arrow = import_arrow()
     if isinstance(cells, np.ndarray):
         numbers, codes = np.unique(cells, return_inverse=True)
-        words = [None if np.isnan(v) else f"{v:.17g}" for v in numbers]
+        words = [None if np.isnan(v) else number_text(v) for v in numbers]
         return codes, arrow.array(words, arrow.string())
     encoded = cells.dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy(), plain_texts(encoded.dictionary)
@@ -316,7 +342,7 @@ def _texts(column: Column, codes: Ints, words: Any) -> Values:
         gaps = gaps | nan
         unreadable = unreadable | _unusable(column, numbers)
         read = ~(gaps | unreadable)
-        texts[read] = [f"{v + 0.0:.17g}" for v in numbers[read]]
+        texts[read] = [number_text(v) for v in numbers[read]]
     outside = unreadable & False
     if column.values is not None:
         known = set(column.values)

@@ -8,10 +8,8 @@ A descriptor is a Data Resource of the standard Data Package, version 2, in JSON
 - Everything else, such as titles, licences and sources, is kept and has no effect.
 - Descriptors come from strangers, so their size is bounded.
 
-The package pyarrow, which reads cells, and the regular expressions that it matches.
-
-They are those of RE2, whose time is linear in the length of a text. So no pattern of a stranger can
-keep a site busy, as nested repetitions can with Python's module re.
+Regular expressions are those of RE2, whose time is linear in the length of a text. So no pattern of
+a stranger can keep a site busy, as nested repetitions can with Python's module re.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from fedlib.core.wording import printable, without_mark
+from fedlib.tables.typed import import_arrow
 
 PROFILE = "https://datapackage.org/profiles/2.0/dataresource.json"
 PROFILES = "https://datapackage.org/profiles/"
@@ -64,6 +63,7 @@ class Labelled(msgspec.Struct):
     """A missing value or a category with a label, which has no effect."""
 
     value: Scalar
+    label: str = ""
 
 
 class Constraints(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -86,6 +86,7 @@ class Own(msgspec.Struct, forbid_unknown_fields=True):
         "feature"
     )
     unit: str | None = None
+    timezone: str | None = None
     outside: Literal["missing", "other", "clip", "error"] = "error"
     fill: bool | int | float | str | None = None
     unconfirmed: list[str] = []
@@ -251,25 +252,6 @@ def short(value: object) -> str:
 
 
 MAX_PATTERN = 1000  # characters
-
-
-def import_arrow() -> Any:
-    """Return the module pyarrow with its parts ``compute`` and ``csv``.
-
-    Raises
-    ------
-    ValueError
-        When it is not installed.
-    """
-    try:
-        import pyarrow as arrow
-        import pyarrow.compute
-        import pyarrow.csv
-    except ImportError as error:
-        raise ValueError(
-            'a schema needs pyarrow, which is missing: pip install "fedlib-study[http]"'
-        ) from error
-    return arrow
 
 
 def check_pattern(place: str, pattern: str) -> None:

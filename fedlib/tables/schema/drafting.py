@@ -10,43 +10,51 @@ Drafts are mailed, so they contain no value of a single row:
 - Identifiers that repeat, or are missing in a row, are not read, because no primary key may be so.
 - Text that looks like identifiers or free text is not read (``"role": "ignore"``).
 
+A file that states types says more: the labels of codes are documentation in a draft, and the
+user-defined missing values are gaps.
+
 Everything is marked as unconfirmed (`fedlib.tables.schema.schema` explains it).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.columns import MAX_EXACT, MAX_TEXT, are_identifiers
 from fedlib.core.file_errors import UnreadableFile
 from fedlib.core.wording import composed, printable
-from fedlib.tables.columns import GROUPED, check_faults
-from fedlib.tables.layouts import LEADING_ZERO, find_layout
+from fedlib.tables.columns import CODE, GROUPED, INTEGER, check_faults
+from fedlib.tables.databases import Database
+from fedlib.tables.layouts import find_layout
 from fedlib.tables.schema.cells import Column, Notation, encode, read_days, read_numbers
 from fedlib.tables.schema.descriptor import (
     MAX_CATEGORIES,
     MAX_FIELDS,
     PROFILE,
     Dialect,
-    import_arrow,
 )
-from fedlib.tables.schema.reading import Undecodable, open_source
+from fedlib.tables.schema.reading import Undecodable, open_source, read_frame
+from fedlib.tables.schema.redcap import Dictionary
 from fedlib.tables.schema.schema import Schema
 from fedlib.tables.streams import ReadOptions, find_encoding, is_text_file, undecodable
+from fedlib.tables.typed import import_arrow, plain_series
 
 MIN_ROWS = 10  # of a category, and of a column with limits
 MISSING = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "-", ".", "?")
-TRUE = {"true", "True", "TRUE"}
-FALSE = {"false", "False", "FALSE"}
+# The words for truth values; those of PostgreSQL's own files only if both occur.
+TRUTHS = ({"true", "True", "TRUE"}, {"false", "False", "FALSE"})
+SHORT_TRUTHS = ("t", "f")
 NOTATIONS: tuple[dict[str, str], ...] = (
     {},
     {"decimalChar": ","},
@@ -68,27 +76,60 @@ class Words(NamedTuple):
         """The count of rows with a value."""
         return int(self.counts.sum())
 
+    def without(self, gaps: Collection[str]) -> Words:
+        """Return the texts that are not among some words."""
+        kept = [j for j, text in enumerate(self.texts) if text not in gaps]
+        return Words(tuple(self.texts[j] for j in kept), self.counts[kept])
+
+
+class Stated(NamedTuple):
+    """What a file states about a column besides its cells.
+
+    Attributes
+    ----------
+    labels : mapping of str to str
+        The labels of its codes.
+    missing : mapping of str to str
+        The user-defined missing values and the errors in cells, with their labels.
+    own : mapping of str to str
+        Properties of the object ``fedlib`` of the field.
+    unreadable : bool
+        Whether no run can use the values.
+    field : mapping of str to Any
+        The type that a dictionary declares, and the limits if it has any.
+    """
+
+    labels: Mapping[str, str] = MappingProxyType({})
+    missing: Mapping[str, str] = MappingProxyType({})
+    own: Mapping[str, str] = MappingProxyType({})
+    unreadable: bool = False
+    field: Mapping[str, Any] = MappingProxyType({})
+
 
 def draft_schema(
-    path: str | Path,
+    path: str | Path | Database,
     target: str | None = None,
     ids: str | None = None,
     weight: str | None = None,
     name: str = "study",
     sheet: str | None = None,
+    dictionary: str | Path | None = None,
 ) -> Schema:
     r"""Return the draft of a schema for the rows in a site's file.
 
     Parameters
     ----------
-    path : str or Path
-        A text file, or another file that `fedlib.tables.files.read_table` reads.
+    path : str, Path or Database
+        A text file, or what else `fedlib.tables.files.read_table` reads.
     target, ids, weight : str, optional
         The names of the columns with the classes, the identifiers and the weights.
     name : str, default="study"
         The name of the resource.
     sheet : str, optional
-        The sheet of an Excel file; needed if there are several.
+        The sheet of an .xlsx or .ods file; needed if there are several.
+    dictionary : str or Path, optional
+        The data dictionary of a REDCap project, if the rows are its raw export. Its first variable
+        has the identifiers unless ``ids`` names another column.
 
     Raises
     ------
@@ -105,10 +146,15 @@ def draft_schema(
     >>> schema.limits, schema.categories
     ({'age': (40.0, 70.0)}, {'sex': ('f', 'm', 'other')})
     """
-    path = Path(path)
+    path = path if isinstance(path, Database) else Path(path)
     target, ids, weight = (name and composed(name) for name in (target, ids, weight))
-    cells, descriptor, faults = _read(path, sheet)
+    cells, descriptor, stated = _read(path, sheet)
     names = [*cells]
+    if dictionary is not None:
+        declared = Dictionary.read(dictionary)
+        for each, content in declared.declare(names).items():
+            stated[each] = stated.get(each, Stated())._replace(**content)
+        ids = ids or (declared.key if declared.key in names else None)
     roles = {target: "target", weight: "weight"}
     unknown = [given for given in (target, ids, weight) if given is not None and given not in names]
     if unknown:
@@ -120,7 +166,7 @@ def draft_schema(
         roles[ids] = "ignore"
         ids = None
     fields = [
-        _field(each, cells[each], roles.get(each), each == ids, faults.get(each, ()))
+        _field(each, cells[each], roles.get(each), each == ids, stated.get(each, Stated()))
         for each in names
     ]
     if all(field["fedlib"].get("role") == "ignore" for field in fields):
@@ -142,22 +188,30 @@ def not_read(names: Sequence[str]) -> str:
 
 
 def _read(
-    path: Path, sheet: str | None
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, list[str]]]:
-    """Return the cells of all columns by name, how the file is written, and Excel's errors."""
-    if not is_text_file(path):
+    path: Path | Database, sheet: str | None
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Stated]]:
+    """Return the cells of all columns by name, how the file is written, and what it states."""
+    if isinstance(path, Database) or not is_text_file(path):
         from fedlib.tables.files import SiteFile
 
-        options = ReadOptions(sheet=sheet)
         with _without_options():
-            file = SiteFile.read(path, options)
-            if codes := [*file.content.leading_zeros]:
-                file = SiteFile.read(path, replace(options, text=codes))
-        frame = file.content.frame
-        faults = {each: [*file.content.faults.get(each, ())] for each in map(str, frame)}
-        for each, errors in faults.items():
-            check_faults(file.content.faults, each, [*filter(None, errors)])
-        return open_source(frame, None, (), Dialect(), None).cells, {}, faults
+            file = SiteFile.read(path, ReadOptions(sheet=sheet), as_written=True).content
+        frame, stated = file.frame.copy(deep=False), {}
+        for name in map(str, frame):
+            errors = [*file.faults.get(name, ())]
+            check_faults(file.faults, name, [*filter(None, errors)])
+            missing = dict(file.missing.get(name, {})) | dict.fromkeys(errors, "")
+            column, own = plain_series(frame[name]), {}
+            if zone := getattr(column.dtype, "tz", None):
+                column, own = column.dt.tz_localize(None), {"timezone": str(zone)}
+            elif pd.api.types.is_timedelta64_dtype(column):
+                column, own = column.dt.total_seconds(), {"unit": "s"}
+            if pd.api.types.is_datetime64_any_dtype(column):
+                column = column.dt.normalize()  # a date is a calendar day
+            frame[name] = column
+            labels = file.labels.get(name, {})
+            stated[name] = Stated(labels, missing, own, name in file.unreadable)
+        return read_frame(frame, None).cells, {}, stated
     found = find_encoding(path, None)
     encodings = [found, FALLBACK] if found == "utf-8" else [found]
     for encoding in encodings:
@@ -199,7 +253,7 @@ def _without_options() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if "--" not in str(error) or "--sheet" in str(error):
+        if not re.search("--(?!sheet|query)", str(error)):
             raise
         kind = UnreadableFile if isinstance(error, UnreadableFile) else ValueError
         raise kind(
@@ -214,33 +268,50 @@ def _is_key(cells: Any) -> bool:
     return len(set(codes.tolist())) == len(codes) and all(words.to_pylist())
 
 
-def _field(
-    name: str, cells: Any, role: str | None, key: bool, errors: Sequence[str]
-) -> dict[str, Any]:
+def _field(name: str, cells: Any, role: str | None, key: bool, stated: Stated) -> dict[str, Any]:
     """Return the field of a column."""
-    words, missing = _words(cells)
-    missing += errors  # a person confirms that they are gaps
+    words = _words(cells)
+    gaps = {text: "" for text in MISSING if text in words.texts}
+    numbers = words.without(gaps)
+    missing = {**gaps, **stated.missing}  # a person confirms that they are gaps
     if key or role == "ignore":
         content: dict[str, Any] = {"type": "string"}
-    else:
-        content = _number(words) or _boolean(words) or _date(words) or _string(words)
-    own: dict[str, Any] = content.pop("fedlib", {})
+    elif stated.unreadable:
+        content = {"type": "string", "fedlib": {"role": "ignore"}}
+    elif stated.field.get("type", "string") != "string" and not any(
+        map(CODE.fullmatch, words.texts)
+    ):
+        content = _declared(numbers, stated.field)
+    elif not stated.field and (
+        found := _labelled(words, stated.labels)
+        or _number(numbers)
+        or _boolean(numbers)
+        or _date(numbers)
+    ):
+        content = found
+    else:  # in a text, NA is a word
+        content, missing = _string(words), dict(stated.missing)
+    own: dict[str, Any] = {**content.pop("fedlib", {}), **stated.own}
     if role is not None:
         own["role"] = role
         own.pop("outside", None)  # no class becomes another one
     if missing:
-        content["missingValues"] = ["", *missing]
+        labelled = [
+            {"value": text, "label": label} if label else text for text, label in missing.items()
+        ]
+        content["missingValues"] = ["", *labelled]
     unconfirmed = [] if key else ["role"]
     if own.get("role") != "ignore":
         unconfirmed += [prop for prop in content if prop != "constraints"]
         unconfirmed += [f"constraints.{prop}" for prop in content.get("constraints", {})]
-        unconfirmed += ["outside"] if "outside" in own else []
-        unconfirmed += ["unit"] if content["type"] in ("number", "integer") else []
+        unconfirmed += [prop for prop in ("outside", "timezone") if prop in own]
+        measured = content["type"] in ("number", "integer") and "categories" not in content
+        unconfirmed += ["unit"] if measured else []
     return {"name": name, **content, "fedlib": {**own, "unconfirmed": unconfirmed}}
 
 
-def _words(cells: Any) -> tuple[Words, list[str]]:
-    """Return the texts of a column, and the words for missing values that occur."""
+def _words(cells: Any) -> Words:
+    """Return the texts of a column."""
     codes, words = encode(cells)
     counts: dict[str, int] = {}
     for text, count in zip(
@@ -248,14 +319,49 @@ def _words(cells: Any) -> tuple[Words, list[str]]:
     ):
         if text:
             counts[text] = counts.get(text, 0) + count
-    missing = [text for text in MISSING if text in counts]
-    kept = {text: count for text, count in counts.items() if text not in missing}
-    return Words(tuple(kept), np.array([*kept.values()], np.int64)), missing
+    return Words(tuple(counts), np.array([*counts.values()], np.int64))
+
+
+def _labelled(words: Words, labels: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the field of a column of codes that all have labels; None if it is none.
+
+    The labels are of the file and not of rows, so all of them are listed, in the order of the file.
+    """
+    common = [
+        text
+        for text, count in zip(words.texts, words.counts.tolist(), strict=True)
+        if count >= MIN_ROWS
+    ]
+    if not labels or len(labels) > MAX_CATEGORIES or not {*common} <= {*labels}:
+        return None
+    integers = all(map(INTEGER.fullmatch, labels)) and not any(map(CODE.fullmatch, labels))
+    categories = [
+        {"value": int(code) if integers else code, "label": label} for code, label in labels.items()
+    ]
+    kind = "integer" if integers else "string"
+    return {"type": kind, "categories": categories, "fedlib": {"outside": "other"}}
+
+
+def _declared(words: Words, declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the field of a column whose type a dictionary declares.
+
+    The rows say how the values are written, and have limits if the dictionary has none.
+    """
+    kind = declared["type"]
+    if kind == "boolean":
+        return dict(declared)
+    found = (_date(words) if kind == "date" else _number(words)) or {}
+    if kind == "integer" and found.get("type") != kind:
+        found = {}  # fractions, which the check of the rows names
+    kept = dict(declared)
+    if "decimalChar" in kept and not any("," in text for text in words.texts):
+        del kept["decimalChar"]  # the export has points
+    return kept if "groupChar" in found and "decimalChar" in kept else {**found, **kept}
 
 
 def _number(words: Words) -> dict[str, Any] | None:
     """Return the field of a column of numbers; None if it is none, or not in one reading only."""
-    if any(map(LEADING_ZERO.fullmatch, words.texts)):
+    if any(map(CODE.fullmatch, words.texts)):
         return None  # codes
     for written in NOTATIONS:
         numbers = _as_numbers(words, written)
@@ -289,7 +395,11 @@ def _as_numbers(words: Words, written: Mapping[str, str]) -> Floats | None:
 
 def _boolean(words: Words) -> dict[str, Any] | None:
     """Return the field of a column of truth values; None if it is none."""
-    return {"type": "boolean"} if words.texts and {*words.texts} <= TRUE | FALSE else None
+    found = {*words.texts}
+    if found == {*SHORT_TRUTHS}:
+        true, false = SHORT_TRUTHS
+        return {"type": "boolean", "trueValues": [true], "falseValues": [false]}
+    return {"type": "boolean"} if found and found <= TRUTHS[0] | TRUTHS[1] else None
 
 
 def _date(words: Words) -> dict[str, Any] | None:

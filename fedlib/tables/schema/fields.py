@@ -9,8 +9,10 @@ from dataclasses import replace
 from datetime import datetime
 from math import inf, isfinite
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fedlib.core.columns import MAX_NUMBER, MAX_TEXT, NUMBER
+from fedlib.core.targets import number_text
 from fedlib.core.wording import composed, printable
 from fedlib.tables.schema.cells import IDENTIFIER, OTHER, Column, Notation
 from fedlib.tables.schema.descriptor import (
@@ -114,7 +116,7 @@ def _column(
     place: str, content: Field, declared: Constraints, own: Own, missing: Sequence[str]
 ) -> Column:
     """Return the column of a field whose properties have the right types."""
-    notation = _notation(place, content)
+    notation = replace(_notation(place, content), zone=_zone(place, content, own))
     values = _values(place, content, declared.enum)
     column = Column(
         composed(content.name.strip()),
@@ -135,6 +137,7 @@ def _column(
         ),
         notation=notation,
         unconfirmed=tuple(own.unconfirmed),
+        labels=_labels(place, content),
     )
     column = _with_limits(place, column, declared)
     _check_texts(place, column)
@@ -191,6 +194,22 @@ def _notation(place: str, content: Field) -> Notation:
     )
 
 
+def _zone(place: str, content: Field, own: Own) -> str | None:
+    """Return the zone in which times have their calendar day."""
+    if own.timezone is None:
+        return None
+    if content.type != "date":
+        raise ValueError(f"{place}fedlib.timezone needs the type date, got {content.type!r}")
+    try:
+        ZoneInfo(own.timezone)
+    except (ZoneInfoNotFoundError, OSError, ValueError) as error:
+        raise ValueError(
+            f"{place}fedlib.timezone must be the name of a zone such as 'Europe/Berlin', got"
+            f" {short(own.timezone)}"
+        ) from error
+    return own.timezone
+
+
 def _check_date_format(place: str, text: str) -> None:
     """Raise ValueError for the format "any", and for directives that are no part of a date."""
     letters = {*re.findall("%(.?)", text, re.DOTALL)} - {"%"}
@@ -228,6 +247,15 @@ def _values(place: str, content: Field, enum: Sequence[Any] | None) -> tuple[str
     return next(map(tuple, listed.values()), None)
 
 
+def _labels(place: str, content: Field) -> dict[str, str]:
+    """Return the labels of the categories that have one."""
+    return {
+        _category(f"{place}categories", content, one.value): one.label
+        for one in content.categories or ()
+        if isinstance(one, Labelled) and one.label
+    }
+
+
 def _category(place: str, content: Field, value: Any) -> str:
     """Return a category as the text that it has in a table."""
     if content.type == "string":
@@ -235,7 +263,7 @@ def _category(place: str, content: Field, value: Any) -> str:
             raise ValueError(f"{place} must contain texts, got {short(value)}")
         text = composed(value.strip())
     else:
-        text = f"{_number(place, content.type, value, Notation()):.17g}"
+        text = number_text(_number(place, content.type, value, Notation()))
     if not 1 <= len(text) <= MAX_TEXT:
         raise ValueError(
             f"{place} must contain texts of 1 to {MAX_TEXT} characters, got {short(value)}"
@@ -347,7 +375,7 @@ def _fill(place: str, column: Column, fill: Any) -> float | str:
 
 
 def _plain(number: bool | int | float) -> str:
-    return "" if isinstance(number, bool) else f"{number:.17g}"
+    return "" if isinstance(number, bool) else number_text(number)
 
 
 def _identifier(place: str, column: Column, own: Own) -> Column:

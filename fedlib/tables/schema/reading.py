@@ -8,23 +8,27 @@ import re
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from decimal import Decimal
 from itertools import islice
-from numbers import Integral
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from fedlib.core.columns import MAX_EXACT
-from fedlib.core.targets import check_characters, plain_number
+from fedlib.core.array_types import Floats
+from fedlib.core.columns import MAX_EXACT, NUMBER
+from fedlib.core.targets import check_characters, kind_of, number_text
 from fedlib.core.wording import composed, printable
-from fedlib.tables.columns import without_formula_guard
+from fedlib.tables import statistical_files
+from fedlib.tables.columns import iso_texts, without_formula_guard
+from fedlib.tables.databases import Database
 from fedlib.tables.schema.cells import Column, plain_numbers
-from fedlib.tables.schema.descriptor import Dialect, import_arrow
+from fedlib.tables.schema.descriptor import Dialect
 from fedlib.tables.streams import csv_reader, find_encoding, is_text_file, is_wide, open_bytes
+from fedlib.tables.typed import Labels, are_texts, import_arrow, plain_series
 
+UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}  # of durations, in seconds
 DELIMITERS = ",;\t|"  # tried in this order if the dialect declares none
 
 
@@ -42,15 +46,18 @@ class Source(NamedTuple):
     names : tuple of str
         The names of all columns, also of those that the schema does not name.
     n_rows : int
+    labels : mapping of str to mapping of str to str
+        By column, the labels that the file has for its codes.
     """
 
     cells: dict[str, Any]
     names: tuple[str, ...]
     n_rows: int
+    labels: Labels = MappingProxyType({})
 
 
 def open_source(
-    source: pd.DataFrame | str | Path,
+    source: pd.DataFrame | str | Path | Database,
     columns: Sequence[Column] | None,
     fields: Sequence[str],
     dialect: Dialect,
@@ -61,8 +68,9 @@ def open_source(
 
     Parameters
     ----------
-    source : DataFrame, str or Path
-        A DataFrame, or a text file; other files are read by `fedlib.tables.files.read_table`.
+    source : DataFrame, str, Path or Database
+        A DataFrame, or a text file; other files and databases are read by
+        `fedlib.tables.files.read_table`.
     columns : sequence of Column or None
         The columns to read; by default all, as texts.
     fields : sequence of str
@@ -71,7 +79,7 @@ def open_source(
     encoding : str, optional
         The encoding of a text file; UTF-8 by default.
     sheet : str, optional
-        The sheet of an Excel file.
+        The sheet of an .xlsx or .ods file.
 
     Raises
     ------
@@ -79,9 +87,9 @@ def open_source(
         When the file cannot be read, or a column is missing or not unique.
     """
     if isinstance(source, pd.DataFrame):
-        return _frame(source, columns)
-    path = Path(source)
-    if is_text_file(path):
+        return read_frame(source, columns)
+    path = source if isinstance(source, Database) else Path(source)
+    if isinstance(path, Path) and is_text_file(path):
         try:
             marked = find_encoding(path, None)  # a byte order mark says more than the descriptor
             encoding = marked if marked != "utf-8" else encoding or marked
@@ -90,17 +98,19 @@ def open_source(
             raise ValueError(f"cannot be read as the dialect says: {error}") from error
         except UnicodeDecodeError as error:
             raise _undecodable(encoding or "utf-8") from error
-    from fedlib.tables.columns import check_faults
     from fedlib.tables.files import SiteFile
     from fedlib.tables.streams import ReadOptions
 
-    content = SiteFile.read(path, ReadOptions(sheet=sheet)).content
+    stated = isinstance(path, Path) and path.suffix.lower() in statistical_files.SUFFIXES
+    options = ReadOptions(sheet=sheet, encoding=encoding if stated else None)
+    content = SiteFile.read(path, options, as_written=True).content
     for column in columns or ():
-        check_faults(content.faults, column.name, column.missing)
-    return _frame(content.frame, columns)
+        content.check(column.name, column.missing)
+    return read_frame(content.frame, columns)._replace(labels=content.labels)
 
 
-def _frame(frame: pd.DataFrame, columns: Sequence[Column] | None) -> Source:
+def read_frame(frame: pd.DataFrame, columns: Sequence[Column] | None) -> Source:
+    """Return the columns of a DataFrame; see `open_source`."""
     names = [composed(str(name).strip()) for name in frame.columns]
     places = _find(names, _texts(names) if columns is None else columns)
     cells = {column.name: _cells(frame.iloc[:, j], column) for column, j in places}
@@ -123,16 +133,16 @@ def _find(
     missing = [name for name in wanted if name not in counts]
     if missing:
         raise ValueError(
-            f"there is no column {_listed(missing)}; the columns are {_listed(names)}"
+            f"there is no column {listed(missing)}; the columns are {listed(names)}"
             f"{remedy if len(missing) == len(wanted) else ''}"
         )
     repeated = [name for name in wanted if counts[name] > 1]
     if repeated:
-        raise ValueError(f"there is more than one column {_listed(repeated)}")
+        raise ValueError(f"there is more than one column {listed(repeated)}")
     return [(column, places[column.name]) for column in columns]
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Return the first names as text."""
     shown = ", ".join(repr(printable(name, 60)) for name in names[:20])
     return shown if len(names) <= 20 else f"{shown} and {len(names) - 20} more"
@@ -140,6 +150,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _cells(series: pd.Series, column: Column) -> Any:
     """Return the cells of a column of a DataFrame."""
+    series = plain_series(series)
     dtype, types = series.dtype, pd.api.types
     if isinstance(dtype, pd.CategoricalDtype):
         return _words(series.astype(object))
@@ -150,16 +161,10 @@ def _cells(series: pd.Series, column: Column) -> Any:
         if column.type in ("string", "date"):
             return _words(series.astype(object))
         return series.to_numpy(np.float64, na_value=np.nan)
-    if isinstance(dtype, pd.ArrowDtype) and types.is_datetime64_any_dtype(dtype):
-        series = pd.to_datetime(series.astype(object))
-        dtype = series.dtype
     if types.is_datetime64_any_dtype(dtype):
-        if getattr(dtype, "tz", None) is not None:
-            series = series.dt.tz_localize(None)  # the date at the place of the site
-        if column.type != "date":
-            return _words(series.dt.strftime("%Y-%m-%d"))
-        days = series.to_numpy("datetime64[D]")
-        return np.where(np.isnat(days), np.nan, days.astype(np.int64).astype(np.float64))
+        return _days(series, column)
+    if types.is_timedelta64_dtype(dtype):
+        return _durations(series, column)
     large = types.is_integer_dtype(dtype) and bool((series.abs() > MAX_EXACT).any())
     if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype) and not large:
         numbers = series.to_numpy(np.float64, na_value=np.nan)
@@ -169,9 +174,40 @@ def _cells(series: pd.Series, column: Column) -> Any:
     return _words(series)
 
 
+def _days(series: pd.Series, column: Column) -> Any:
+    """Return dates and times as days since 1970-01-01, or as texts if the column has no dates."""
+    zone = getattr(series.dtype, "tz", None)
+    if zone is not None:
+        if column.notation.zone is None:
+            raise ValueError(
+                f"column {column.name!r} contains times with the zone {zone}, and the calendar day"
+                " depends on the place; name its zone in the field of the schema, such as"
+                ' "fedlib": {"timezone": "Europe/Berlin"}'
+            )
+        series = series.dt.tz_convert(column.notation.zone).dt.tz_localize(None)
+    days = series.to_numpy("datetime64[D]")
+    if column.type == "date":
+        return np.where(np.isnat(days), np.nan, days.astype(np.int64).astype(np.float64))
+    return _words(iso_texts(series))
+
+
+def _durations(series: pd.Series, column: Column) -> Floats:
+    """Return durations as numbers in the unit of the column."""
+    if column.kind != NUMBER or column.unit not in UNITS:
+        raise ValueError(
+            f"column {column.name!r} contains durations; declare it in the schema with the type"
+            f" number and a unit (fedlib.unit) among {', '.join(UNITS)}"
+        )
+    seconds: Floats = series.dt.total_seconds().to_numpy(np.float64)
+    return seconds / UNITS[column.unit]
+
+
 def _words(series: pd.Series) -> Any:
     """Return the values of any column as an array of texts."""
     arrow = import_arrow()
+    if are_texts(series):
+        chunks = series.array.__arrow_array__()
+        return chunks.combine_chunks() if chunks.num_chunks != 1 else chunks.chunk(0)
     gaps = series.isna().to_numpy()
     values = series.to_numpy(object)
     try:
@@ -186,13 +222,7 @@ def _word(value: object) -> str:
     """Return a value of a column with values of several types as text."""
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
-    if isinstance(value, Integral | Decimal) and isinstance(number := plain_number(value), int):
-        return str(number)
-    if isinstance(value, float | np.number):
-        return f"{float(value):.17g}"
-    if hasattr(value, "isoformat"):
-        return str(value.isoformat())[:10]
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return number_text(value) if kind_of(value) == "number" else str(value)
 
 
 class Form(NamedTuple):
@@ -423,9 +453,13 @@ def _check_quotes(form: Form, n_rows: int) -> None:
     quote, quoted, n_lines = form.dialect.quote_char.encode(), False, -form.n_lines
     with open_bytes(form.path, zeros=is_wide(form.encoding)) as file:
         while data := file.read(2**20):
-            n_lines += data.count(b"\n") + (len(data) < 2**20 and not data.endswith(b"\n"))
             quoted = quoted or quote in data
-    if not quoted or n_lines == n_rows:
+    if not quoted:
+        return
+    with open_bytes(form.path) as file:
+        while data := file.read(2**20):
+            n_lines += data.count(b"\n") + (len(data) < 2**20 and not data.endswith(b"\n"))
+    if n_lines == n_rows:
         return
     reader, first = form.rows(), form.n_lines + 1
     try:

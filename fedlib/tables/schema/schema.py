@@ -8,7 +8,10 @@ portals read. One property per field, the object ``fedlib``, is not in the stand
   ``"ignore"`` for a column that is not read. Only base margins may be several columns, one per
   class. ``"target_upper"`` is the column with the latest times of rows for ``"survival:aft"``, of
   which the target is the earliest; a cell ``inf`` is a time that is only known to be later.
-- ``unit``: the unit of measurement.
+- ``unit``: the unit of measurement. A duration of a file or a database becomes a number in this
+  unit, which is then s, min, h or d.
+- ``timezone``: for a date, the zone of the place in which a time with a zone has its calendar day,
+  such as ``"Europe/Berlin"``. Without it, such times are refused.
 - ``outside``: what becomes of a value that is not accepted. It is ``"error"`` by default,
   ``"missing"`` (a gap), ``"clip"`` (the nearest limit) or ``"other"`` (this category).
 - ``fill``: the value for gaps in a protected run, in which no statistic may choose it. In other
@@ -33,6 +36,7 @@ from fedlib.core.aggregation import AgreedColumns
 from fedlib.core.column_names import as_table, feature_names
 from fedlib.core.file_errors import reading
 from fedlib.core.wording import composed, printable
+from fedlib.tables.databases import Database
 from fedlib.tables.files import Table
 from fedlib.tables.schema.applying import Report, apply_columns, check, to_table
 from fedlib.tables.schema.cells import IDENTIFIER, Column
@@ -214,6 +218,9 @@ class Schema(AgreedColumns):
 
     *Cells.* Blanks around a cell do not count. A blank cell is always a gap, and so is NaN in a
     column of numbers. Infinities and numbers beyond ±1e100 cannot be read.
+
+    *Labels.* The labels of ``categories`` and of missing values have no effect. `check` reports the
+    codes that have another label in a file of SAS, SPSS or Stata.
 
     *Columns.* Columns of the file that the schema does not name are ignored, as if the standard's
     ``fieldsMatch`` were ``"subset"``. If it is ``"exact"`` or ``"equal"``, they are an error.
@@ -457,7 +464,7 @@ class Schema(AgreedColumns):
 
     def apply(
         self,
-        source: pd.DataFrame | str | Path,
+        source: pd.DataFrame | str | Path | Database,
         protected: bool = False,
         *,
         sheet: str | None = None,
@@ -466,16 +473,16 @@ class Schema(AgreedColumns):
 
         Parameters
         ----------
-        source : DataFrame, str or Path
-            The rows, or a file with them. A text file (.csv, .tsv, .txt, also .gz) has the dialect
-            and the encoding of the descriptor. Without a declared delimiter, it is the comma,
-            semicolon, tab or bar that finds most of the names.
+        source : DataFrame, str, Path or Database
+            The rows, or a file or a database with them. A text file (.csv, .tsv, .txt, also .gz)
+            has the dialect and the encoding of the descriptor. Without a declared delimiter, it is
+            the comma, semicolon, tab or bar that finds most of the names.
         protected : bool, default=False
             Whether the run is protected: `protected` describes what then holds. The gaps of columns
             with ``fill`` are filled, cells that cannot be read are gaps, and nothing that a feature
             contains is an error.
         sheet : str, optional
-            The sheet of an Excel file; needed if there are several.
+            The sheet of an .xlsx or .ods file; needed if there are several.
 
         Returns
         -------
@@ -552,7 +559,9 @@ class Schema(AgreedColumns):
         schema.columns = columns
         return schema
 
-    def check(self, source: pd.DataFrame | str | Path, *, sheet: str | None = None) -> Report:
+    def check(
+        self, source: pd.DataFrame | str | Path | Database, *, sheet: str | None = None
+    ) -> Report:
         """Return what a site's rows have that the schema does not accept.
 
         `apply` raises an error if, and only if, `Report.problems` is not empty.
@@ -654,9 +663,9 @@ def _key(given: str | Sequence[str]) -> str | None:
     return composed(names[0].strip()) if names else None
 
 
-def _naming(source: pd.DataFrame | str | Path) -> AbstractContextManager[None]:
+def _naming(source: pd.DataFrame | str | Path | Database) -> AbstractContextManager[None]:
     """Return a context that names the file, if there is one, in errors."""
-    return nullcontext() if isinstance(source, pd.DataFrame) else reading(source)
+    return nullcontext() if isinstance(source, pd.DataFrame) else reading(str(source))
 
 
 class OtherSchema(ValueError):
@@ -730,7 +739,7 @@ IN_SCHEMA = {
 def check_options(schema: Schema, options: ReadOptions) -> None:
     """Raise ValueError if options say something else than a schema.
 
-    They may name the columns as the schema does, and the sheet of an Excel file.
+    They may name the columns as the schema does, and the sheet of an .xlsx or .ods file.
 
     Examples
     --------
