@@ -176,6 +176,17 @@ class RawTable:
         return column if column.dtype == object else _numbers_as_text(column)
 
 
+def only_texts(cells: Any) -> bool:
+    """Return whether all values of a column that are no gaps are texts; no value is copied.
+
+    Examples
+    --------
+    >>> only_texts(pd.Series(["a", None])), only_texts(pd.Series(["a", 1]))
+    (True, False)
+    """
+    return bool(pd.api.types.infer_dtype(cells, skipna=True) == "string")
+
+
 def present(column: Column) -> Bools:
     """Return whether each entry of a column is a value and not a gap."""
     if column.dtype == object:
@@ -335,10 +346,7 @@ def read_column(
         )
     values = column[column.notna().to_numpy()].to_numpy(object)
     values = values[values != ""]
-    if pd.api.types.infer_dtype(values) == "string":
-        kinds = {"text"}
-    else:
-        kinds = {kind_of(value) for value in values}
+    kinds = {"text"} if only_texts(values) else {kind_of(value) for value in values}
     if as_text and "text" in kinds and kinds <= READABLE:
         return _texts(column, label)
     if kinds <= {"text"}:
@@ -470,7 +478,7 @@ def _numbers(column: pd.Series, label: str, limit: float) -> Floats:
 def _texts(column: pd.Series, label: str) -> Column:
     """Return the texts of a column without blanks around them, None for gaps."""
     cells, gaps = column.to_numpy(object), column.isna().to_numpy()
-    if pd.api.types.infer_dtype(cells, skipna=True) == "string":  # each text is read once
+    if only_texts(cells):  # each text is read once
         codes, cells = pd.factorize(cells)
         gaps = np.zeros(len(cells), bool)
     else:

@@ -40,6 +40,7 @@ from fedlib.core.columns import (
     TRUTH,
     are_identifiers,
     inexact,
+    only_texts,
     read_columns,
 )
 from fedlib.core.targets import kind_of, number_text, numbers_in_form
@@ -246,7 +247,7 @@ def as_text(column: pd.Series) -> pd.Series:
     >>> as_text(pd.Series([1.0, None, 2.5])).fillna("a gap").tolist()
     ['1', 'a gap', '2.5']
     """
-    if pd.api.types.infer_dtype(column, skipna=True) == "string":
+    if only_texts(column):
         return column
     if column.dtype.kind == "M" and column.dt.tz is None:
         return iso_texts(column)
@@ -406,7 +407,7 @@ def check_codes(column: pd.Series) -> None:
     Numbers may have units, and most texts must look like them. All must be in quotation marks.
     """
     cells = column.to_numpy(object)
-    if pd.api.types.infer_dtype(column, skipna=True) == "string":
+    if only_texts(column):
         places = np.flatnonzero(column.notna().to_numpy())
     else:
         places = np.flatnonzero([isinstance(value, str) for value in cells])
@@ -575,7 +576,7 @@ def latest_times(column: pd.Series) -> np.ndarray:
 
 def check_exact(column: pd.Series) -> None:
     """Raise ValueError for an integer that no 64-bit float equals, in a column with gaps."""
-    if pd.api.types.infer_dtype(column, skipna=True) == "string":
+    if only_texts(column):
         return
     large = np.array([isinstance(v, int) and abs(v) > MAX_EXACT for v in column], bool)
     if large.any():

@@ -42,6 +42,7 @@ from fedlib.tables.columns import (
     without_numbers,
 )
 from fedlib.tables.databases import Database
+from fedlib.tables.layouts import check_unique
 from fedlib.tables.streams import (
     ReadOptions,
     check_extent,
@@ -478,8 +479,7 @@ def _of_types(table: TypedTable, options: ReadOptions, as_written: bool) -> File
     """Return the table of a source that states the types of its columns."""
     frame, unreadable = frame_of(table)
     names = [composed(str(name)) for name in frame]
-    if repeated := [name for name, n in Counter(names).items() if n > 1]:
-        raise ValueError(f"columns with the same name: {', '.join(repeated)}; rename them")
+    check_unique(names)
     frame.columns = pd.Index(names)
     content = FileTable(
         frame,
@@ -584,8 +584,7 @@ def _read_arff(path: Path, options: ReadOptions) -> pd.DataFrame:
             " the rows as .csv"
         ) from error
     frame.columns = [composed(str(name)) for name in frame.columns]
-    if repeated := [name for name, n in Counter(frame.columns).items() if n > 1]:
-        raise ValueError(f"columns with the same name: {', '.join(repeated)}; rename them")
+    check_unique([*frame.columns])
     kept = named_columns(options.text, [*frame])
     for name in frame.columns:
         column = frame[name]

@@ -282,6 +282,11 @@ def check_names(
                 " pandas index=False), or name it"
             )
         raise ValueError(f"column {nameless.index(True) + 1} has no name in {place}; {remedy}")
+    check_unique(names)
+
+
+def check_unique(names: Sequence[str]) -> None:
+    """Raise ValueError if columns have the same name."""
     repeated = sorted(name for name, n in Counter(names).items() if n > 1)
     if repeated:
         raise ValueError(f"columns with the same name: {', '.join(repeated)}; rename them")

@@ -5,7 +5,8 @@ values, says what the column contains:
 
 - Integers, floats and decimals are numbers. A decimal becomes the nearest float, whatever its
   scale. Integers that no float64 equals stay integers, so that they are refused by name.
-- Text stays text, whatever it looks like. Dictionaries are declared categories, also of numbers.
+- Text stays text, also if all of it looks like numbers. Dictionaries are declared categories, also
+  of numbers.
 - Dates and times without a zone are calendar days. A time with a zone keeps its zone.
 - Durations and times of day are durations.
 - Anything else cannot be used; an error says why if a run uses the column.
